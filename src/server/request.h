@@ -12,7 +12,8 @@ enum {
     TN_REQUEST_TOP = 20,
     TN_REQUEST_STOPS = 16,
     TN_REQUEST_MESSAGES = 4096,
-    TN_REQUEST_TOKENS = 1 << 20,
+    TN_REQUEST_TOKENS = 1 << 20,      /* no answer is longer; */
+    TN_REQUEST_UNLIMITED = INT32_MAX, /* clients say so for as many as there may be */
     TN_REQUEST_ANSWERS = 128
 };
 
@@ -66,10 +67,11 @@ typedef struct tn_request {
     bool several;            /* the body has a list of prompts, of which that is one */
     bool echo;               /* the text begins with the prompt, */
     bool scores;             /* and the log-probabilities with those of its tokens */
-    const char *suffix;      /* what comes after the text, or NULL */
-    bool renders;            /* the prompt is wanted as a text, and no answer */
-    bool infill;             /* a place in a file is filled in */
-    bool counts;             /* max_tokens is not needed */
+    bool anew; /* the prompt is read from its beginning: for its scores, or because the client says so */
+    const char *suffix; /* what comes after the text, or NULL */
+    bool renders;       /* the prompt is wanted as a text, and no answer */
+    bool infill;        /* a place in a file is filled in */
+    bool counts;        /* max_tokens is not needed */
     bool stream, include_usage, logprobs;
     bool text_logprobs; /* ... of the text's tokens alone, which streams keep to their end */
     int32_t n_top;      /* alternatives told for every token */

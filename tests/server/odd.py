@@ -214,6 +214,37 @@ def llama(s):
     same(text(s, "/completion", prompt={"prompt_string": "Once upon a time", "multimodal_data": []}), want, "a prompt that is an object")
 
 
+def known_prompts(s):
+    """A client that measures says that what is known of a prompt is not to be used."""
+    ask = {"prompt": "Once upon a time there was a red fox", "n_predict": 2, "temperature": 0}
+    s.json("/completion", ask)
+    for known, n in ((True, 1), (None, 1), (1, 1), (False, None), (0, None)):
+        status, r = s.json("/completion", dict(ask, cache_prompt=known))
+        same(status, 200, r)
+        same((r["timings"]["cache_n"] == 0, r["timings"]["prompt_n"] == 1), (n is None, n == 1), (known, r["timings"]))
+        if known is False:
+            for _ in range(2):  # where the session that holds it is asked for
+                same(s.json("/completion", dict(ask, cache_prompt=known, id_slot=0))[1]["timings"]["cache_n"], 0, "by its number")
+    many = s.json("/v1/completions", dict(ask, n=3, cache_prompt=False))[1]
+    same(many["usage"]["prompt_tokens_details"]["cached_tokens"], 0, many)
+    for bad in ("x", [], 0.5):
+        status, e = s.json("/completion", dict(ask, cache_prompt=bad))
+        assert status == 400 and "'cache_prompt'" in e["error"]["message"], (bad, e)
+
+
+def cut_calls(s):
+    """A call that a limit closed says so; one that ended does not. No limit is the largest number, to some clients."""
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {"a": {"type": "string", "maxLength": 60}}, "required": ["a"], "additionalProperties": False}}}
+    for most, why, many in ((40, "length", None), (400, "tool_calls", None), (40, "length", False), (400, "tool_calls", False)):
+        c = s.json("/v1/chat/completions", {"messages": [USER], "tools": [tool], "tool_choice": "required", "parallel_tool_calls": many, "max_tokens": most, "temperature": 0})[1]["choices"][0]
+        same((c["finish_reason"], sorted(json.loads(c["message"]["tool_calls"][0]["function"]["arguments"]))), (why, ["a"]), c)
+    for path, field in (("/v1/chat/completions", "max_tokens"), ("/v1/chat/completions", "max_completion_tokens"), ("/completion", "n_predict"), ("/v1/messages", "max_tokens")):
+        ask = {"prompt": "Once", "stop": ["e"]} if path == "/completion" else {"messages": [USER], "stop_sequences" if path == "/v1/messages" else "stop": ["e"]}
+        status, r = s.json(path, {**ask, "temperature": 0, field: 2**31 - 1}, ANTHROPIC if path == "/v1/messages" else {})
+        same(status, 200, (path, field, r))
+        same(s.json(path, {**ask, field: 2**31}, ANTHROPIC if path == "/v1/messages" else {})[0], 400, (path, field))
+
+
 def empty_schemas(s):
     """A JSON object is asked for: a schema that says nothing does not make a text of it."""
     for seed in range(3):
@@ -287,7 +318,7 @@ def format_and_tools():
 
 
 server = Server("--cache-size", "0")
-for check in (openai, responses, anthropic, ollama, page, llama, empty_schemas, zero_bytes):
+for check in (openai, responses, anthropic, ollama, page, llama, known_prompts, cut_calls, empty_schemas, zero_bytes):
     check(server)
     print(check.__name__, "ok", flush=True)
 server.stop()
