@@ -34,9 +34,11 @@ static tern_status document_text(const json_t *b, const char *where, json_t **ou
     bool is_result = !strcmp(type, "search_result");
     if (is_result) content = json_object_get(b, "content");
     if (form && !strcmp(form, "text")) content = json_object_get(source, "data");
-    TN_FAIL_IF(
-        !is_result && (!form || (strcmp(form, "text") && strcmp(form, "content"))), err, TERN_E_UNSUPPORTED,
-        "%s: a document's source must be of type text or content: give the words of a PDF as text", where);
+    TN_FAIL_IF(!is_result && (!form || (strcmp(form, "text") && strcmp(form, "content"))), err,
+               TERN_E_UNSUPPORTED,
+               "%s: a document's source must be of type text or content: of type base64 it may be "
+               "application/pdf where the server reads documents",
+               where);
     json_t *words = NULL;
     TN_TRY(tn_content_text(content, where, true, &words, err));
     const char *heads[] = {json_string_value(json_object_get(b, "title")),

@@ -523,9 +523,9 @@ tern_status tn_request_read_infill(const char *body, size_t n_bytes, tn_request 
     return read_body(body, n_bytes, r, err);
 }
 
-tern_status tn_request_read_count(const char *body, size_t n_bytes, tn_request *r, tern_error *err) {
-    *r = (tn_request){.api = TN_API_MESSAGES, .n = 1, .per_prompt = 1, .counts = true};
-    return read_body(body, n_bytes, r, err);
+tern_status tn_request_of_count(json_t *body, tn_request *r, tern_error *err) {
+    *r = (tn_request){.api = TN_API_MESSAGES, .n = 1, .per_prompt = 1, .counts = true, .body = body};
+    return read_parsed(r, err);
 }
 
 void tn_request_free(tn_request *r) {

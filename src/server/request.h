@@ -111,8 +111,8 @@ tern_status tn_request_no_memory(tern_error *err);
 tern_status tn_request_read(tn_api api, const char *body, size_t n_bytes, tn_request *r, tern_error *err);
 /* The same of a body that is parsed; takes it, also on failure. */
 tern_status tn_request_of(tn_api api, json_t *body, tn_request *r, tern_error *err);
-/* Reads a request that only counts tokens, which needs no max_tokens. */
-tern_status tn_request_read_count(const char *body, size_t n_bytes, tn_request *r, tern_error *err);
+/* The same of Anthropic's that only counts tokens, which needs no max_tokens. */
+tern_status tn_request_of_count(json_t *body, tn_request *r, tern_error *err);
 /* Reads what llama.cpp's server takes at /infill. */
 tern_status tn_request_read_infill(const char *body, size_t n_bytes, tn_request *r, tern_error *err);
 void tn_request_free(tn_request *r);

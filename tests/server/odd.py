@@ -1,4 +1,5 @@
 """Requests that are seldom, but rightly, sent: forms of OpenAI's, Anthropic's, Ollama's and llama.cpp's APIs that one plain answer does not touch."""
+import base64
 import calendar
 import gzip
 import json
@@ -150,6 +151,40 @@ def anthropic(s):
     for bad, words in (({"role": "tool", "content": "x"}, "user, assistant or system"), ({"role": "system", "content": [{"type": "image"}]}, "messages[1]"), ({"role": "system", "content": 3}, "messages[1]")):
         status, e = s.json("/v1/messages", dict(SHORT, messages=[USER, bad]), ANTHROPIC)
         assert status == 400 and words in e["error"]["message"], e
+
+
+def papers():
+    """A PDF in base64 is its words, in a message and in a tool's result. A program of this test stands for poppler's."""
+    words = "The code of the garden is 4471."
+    with tempfile.TemporaryDirectory() as at:
+        with open(os.path.join(at, "pdftotext"), "w") as f:
+            f.write(f"#!/bin/sh\necho '{words}'\n")
+        os.chmod(os.path.join(at, "pdftotext"), 0o700)
+        s = Server("--cache-size", "0", env=dict(os.environ, PATH=at + ":" + os.environ["PATH"]))
+        pdf = base64.b64encode(b"%PDF-1.4 a garden").decode()
+        source = {"type": "base64", "media_type": "application/pdf", "data": pdf}
+        document = lambda source: {"type": "document", "title": "Notes", "source": source, "citations": {"enabled": False}}
+        turn = lambda *blocks: [{"role": "user", "content": list(blocks)}]
+        question = {"type": "text", "text": "Question: What is the code of the garden?"}
+        result = lambda source: [USER, {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "read", "input": {}}]},
+                                 *turn({"type": "tool_result", "tool_use_id": "a", "content": [document(source)]})]
+        say = lambda messages: s.json("/v1/messages", dict(SHORT, messages=messages), ANTHROPIC)
+        text = {"type": "text", "media_type": "text/plain", "data": words + "\n"}
+        for form in (lambda x: turn(document(x), question), result):
+            got, want = say(form(source)), say(form(text))
+            read = [r[1]["usage"]["input_tokens"] + r[1]["usage"]["cache_read_input_tokens"] for r in (got, want)]
+            same((got[0], got[1]["content"], read[0]), (200, want[1]["content"], read[1]), got)
+        count = lambda x: s.json("/v1/messages/count_tokens", {"messages": turn(document(x), question)}, ANTHROPIC)
+        same(count(source), count(text), "counted")
+        for bad, status, what in ((dict(source, data="%%%"), 400, "messages[0]: a document is not base64 at byte 0"), (dict(source, data=7), 400, "needs data"),
+                                  (dict(source, media_type="application/zip"), 400, "application/pdf"), (dict(source, type="url"), 400, "application/pdf")):
+            got, e = say(turn(document(bad), question))
+            assert got == status and e["type"] == "error" and what in e["error"]["message"], (bad, got, e)
+        got, e = say(turn(*[document(source)] * 33))
+        assert got == 400 and "more than 32 documents" in e["error"]["message"], (got, e)
+        kept = os.environ["XDG_DATA_HOME"] + "/tern/uploads"
+        same(os.listdir(kept) if os.path.isdir(kept) else [], [], "nothing of them is kept")
+        s.stop()
 
 
 def ollama(s):
@@ -322,5 +357,7 @@ for check in (openai, responses, anthropic, ollama, page, llama, known_prompts, 
     check(server)
     print(check.__name__, "ok", flush=True)
 server.stop()
+papers()
+print("papers ok")
 format_and_tools()
 print("format_and_tools ok")
