@@ -7,9 +7,9 @@
 FOLDER holds Debian's FAQ as its packages unpack it (debian-faq, debian-faq-de, debian-faq-ja; `apt-get download`, then `dpkg-deb -x`): in each
 language about a hundred questions, each the title of a section that answers it. A section becomes a document without its title, so
 no question stands in the text that answers it, except where the answer repeats it. All languages lie in one index.
-With PAIRS, a file that tools/train/embedding.py wrote, the titles of one source are the questions: what is chosen is chosen there, not on the FAQ.
-With --embed there are rows by words alone, by meaning alone (tern's vectors, compared here as tern compares them; MODEL must want no words
-in front of a text) and by both, as tern fuses them.
+With PAIRS, a file that tools/train/embedding.py wrote, the titles of one source are the questions: what is to be chosen is chosen there,
+not on the FAQ. With --embed there are rows by words alone, by meaning alone (tern's vectors, compared here; MODEL must want no words in
+front of a question) and by both, as tern fuses them.
 With --rerank the passages that were found are also put in the order of that model, in a row of its own. Printed, for each language: how often the first passage, and one of the first five, is of the section that the question is the title of. Beside it
 SQLite's FTS5 with BM25 over the same passages, any word of the question: as it comes (unicode61), with stems, and in trigrams.
 """
@@ -144,7 +144,7 @@ def main():
             ways["by words and meaning"] = agents[1].search
         if a.rerank != "none":
             agents.append(Agent(a.tern, a.rerank, env if a.embed != "none" else words))
-            ways["the best, reranked"] = agents[-1].search
+            ways[list(ways)[-1] + ", reranked"] = agents[-1].search
         ways |= {"FTS5, BM25": fts5(passages, "unicode61"),
                 "FTS5, BM25, stems": fts5(passages, "porter unicode61"), "FTS5, BM25, trigrams": fts5(passages, "trigram")}
         told = {}

@@ -2,7 +2,7 @@
 """Train a small model that embeds: titles beside the text of their sections, in English, German and Japanese.
 
     embedding.py pairs FOLDER PAIRS --without TEXT_FOLDER       read the documents below FOLDER
-    embedding.py train PAIRS OUT [--minutes 25] [--threads 1]   train, and write OUT as a Hugging Face folder
+    embedding.py train PAIRS OUT [--minutes 13] [--threads 1]   train, and write OUT as a Hugging Face folder
 
 FOLDER holds what Debian's packages of documents unpack (`apt-get download`, then `dpkg-deb -x`), and lists of packages
 with their descriptions (`apt-get update` with Acquire::Languages "en,de,ja" and Acquire::GzipIndexes false; files whose
@@ -14,8 +14,9 @@ found, and choices are made by that.
 
 The model is a BERT: word pieces made from the training texts, a layer, the mean over its tokens. Loss: each title must
 be nearest to its own text among those of its batch, and the other way round (InfoNCE). Most batches are of one language
-and nearly half are of one source, since texts that are alike teach more than texts that have nothing in common. For the
-share --alone of the time the words' vectors are trained without the layer, which then begins as nothing.
+and nearly half are of one source, since texts that are alike teach more than texts that have nothing in common. Some of
+the titles (--cloze) are replaced by words of the text, which are taken out of it: there are few titles. For the share
+--alone of the time the words' vectors are trained without the layer, which then begins as nothing.
 Needs numpy and torch; Debian's multiplies bf16 on a CPU, and f32 without OpenBLAS fifty times slower.
 
 The model of docs/record/performance.md was made from debian-reference-{en,de,ja}, developers-reference{,-de,-ja},
@@ -391,6 +392,12 @@ def train(a):
         asked, texts = [], []
         for i in r.sample(lot, min(n, len(lot))):
             language, _, title, _, ids, text = taught[i]
+            if r.random() < a.cloze and len(text) > 40:
+                i = r.randrange(len(text) - 20)
+                j = i + r.randrange(6, 20)
+                asked.append(text[i:j])
+                texts.append((text[max(0, i - a.tokens // 2):i] + text[j:])[:a.tokens])
+                continue
             if r.random() < .3:
                 ids = cut(r.choice(ASKED[language]).format(title.rstrip("?？")))
             at = 0 if r.random() < .6 else r.randrange(max(len(text) - 40, 1))
@@ -470,8 +477,9 @@ def main():
     p = of.add_parser("train")
     p.add_argument("pairs")
     p.add_argument("out")
-    for name, value in (("minutes", 25.), ("rate", 2e-3), ("drop", .1), ("heat", .05), ("threads", 1),
-                        ("width", 192), ("layers", 1), ("batch", 256), ("tokens", 80), ("alone", .35), ("tell", 2.)):
+    for name, value in (("minutes", 13.), ("rate", 2e-3), ("drop", .15), ("heat", .05), ("threads", 1),
+                        ("width", 192), ("layers", 1), ("batch", 256), ("tokens", 80), ("alone", .6),
+                        ("cloze", .35), ("tell", 2.)):
         p.add_argument("--" + name, type=type(value), default=value)
     a = a.parse_args()
     (pairs if a.what == "pairs" else train)(a)
