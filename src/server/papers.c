@@ -26,11 +26,12 @@ static tern_status read_source(tn_uploads *u, json_t *source, tern_error *err) {
     tern_status st = tn_uploads_text(u, "x.pdf", bytes.p, bytes.n, &text, &n_text, err);
     free(bytes.p);
     if (st != TERN_OK) return st;
-    json_t *words = tn_json_string(text, n_text);
+    json_t *own = json_incref(source);
+    tn_json_set(&own, "data", tn_json_string(text, n_text));
+    tn_json_set(&own, "type", tn_json_string("text", 4));
     free(text);
-    const bool ok = words && !json_object_set_new(source, "data", words) &&
-                    !json_object_set_new(source, "type", json_string("text")) &&
-                    !json_object_set_new(source, "media_type", json_string("text/plain"));
+    const bool ok = own != NULL;
+    json_decref(own);
     TN_FAIL_IF(!ok, err, TERN_E_MEMORY, "no memory for a document's words");
     return TERN_OK;
 }
