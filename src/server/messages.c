@@ -309,7 +309,7 @@ tern_status tn_messages_read(tn_request *r, tern_error *err) {
     TN_TRY(tn_field_number(r->body, "max_tokens", 1, TN_REQUEST_UNLIMITED, true, &max, err));
     TN_FAIL_IF(max < 0 && !r->counts, err, TERN_E_INVALID, "'max_tokens' is missing");
     if (max >= 0) r->says |= TN_SAYS_MAX;
-    r->max_tokens = max > TN_REQUEST_TOKENS ? TN_REQUEST_TOKENS : (int32_t)max;
+    r->max_tokens = tn_request_most(max);
     TN_TRY(tn_field_stops(r, "stop_sequences", err));
     TN_TRY(tools(r, err));
     const json_t *how = json_object_get(r->body, "thinking");

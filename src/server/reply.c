@@ -69,11 +69,12 @@ json_t *tn_reply_error(const tern_error *err, int status, bool of_messages) {
     int n_ctx = 0;
     const bool too_long =
         err->code == TN_E_CONTEXT && sscanf(err->message, CONTEXT_FORM, &n_prompt, &n_ctx) == 2;
-    char words[120]; /* Anthropic's, by which its clients know when to shorten a conversation */
-    snprintf(words, sizeof words, "prompt is too long: %zu tokens > %d maximum", n_prompt, n_ctx);
-    if (of_messages)
+    if (of_messages) {
+        char words[120]; /* Anthropic's, by which its clients know when to shorten a conversation */
+        snprintf(words, sizeof words, "prompt is too long: %zu tokens > %d maximum", n_prompt, n_ctx);
         return tn_json_pack("{s:s, s:{s:s, s:s}}", "type", "error", "error", "type", type, "message",
                             too_long ? words : err->message);
+    }
     json_t *e = tn_json_pack("{s:s, s:s, s:o, s:s}", "message", err->message, "type", type, "param",
                              json_null(), "code", code_of(err, status));
     if (too_long) {

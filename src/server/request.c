@@ -339,7 +339,7 @@ static tern_status read_limits(tn_request *r, tern_error *err) {
     }
     TN_TRY(tn_field_number(r->body, "id_slot", -1, INT16_MAX, true, &slot, err));
     r->slot = (int32_t)slot + 1;
-    r->max_tokens = max > TN_REQUEST_TOKENS ? TN_REQUEST_TOKENS : (int32_t)max;
+    r->max_tokens = tn_request_most(max);
     r->per_prompt = r->n = (int32_t)n;
     return TERN_OK;
 }

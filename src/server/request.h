@@ -17,6 +17,11 @@ enum {
     TN_REQUEST_ANSWERS = 128
 };
 
+/* What is meant by a limit that a request gives, up to TN_REQUEST_UNLIMITED; -1: none. */
+static inline int32_t tn_request_most(double tokens) {
+    return tokens > TN_REQUEST_TOKENS ? TN_REQUEST_TOKENS : (int32_t)tokens;
+}
+
 typedef enum tn_api {
     TN_API_COMPLETIONS, /* OpenAI's */
     TN_API_CHAT,
