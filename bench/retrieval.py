@@ -2,10 +2,14 @@
 """Do documents' questions find their passages? Questions that people wrote, beside plain BM25.
 
     bench/retrieval.py TERN FOLDER [--embed MODEL] [--rerank MODEL] [--json]
+    bench/retrieval.py TERN PAIRS --source developers-reference [--embed MODEL] ...
 
 FOLDER holds Debian's FAQ as its packages unpack it (debian-faq, debian-faq-de, debian-faq-ja; `apt-get download`, then `dpkg-deb -x`): in each
 language about a hundred questions, each the title of a section that answers it. A section becomes a document without its title, so
 no question stands in the text that answers it, except where the answer repeats it. All languages lie in one index.
+With PAIRS, a file that tools/train/embedding.py wrote, the titles of one source are the questions: what is to be chosen is chosen there,
+not on the FAQ. With --embed there are rows by words alone, by meaning alone (tern's vectors, compared here; MODEL must want no words in
+front of a question) and by both, as tern fuses them.
 With --rerank the passages that were found are also put in the order of that model, in a row of its own. Printed, for each language: how often the first passage, and one of the first five, is of the section that the question is the title of. Beside it
 SQLite's FTS5 with BM25 over the same passages, any word of the question: as it comes (unicode61), with stems, and in trigrams.
 """
@@ -13,9 +17,12 @@ import argparse
 import glob
 import html
 import json
+import math
+import operator
 import os
 import re
 import sqlite3
+import struct
 import subprocess
 import tempfile
 
@@ -40,6 +47,35 @@ def sections(folder, language):
             text = plain(page[m.end():found[i + 1].start() if i + 1 < len(found) else page.find('<div class="navfooter"', m.end())])
             if re.search("[?？]", title) and OF_LANGUAGE[language].search(title) and len(text) > 80:
                 yield title, text
+
+
+def pairs(path, language, source):
+    for line in open(path, encoding="utf-8"):
+        of, where, title, text = json.loads(line)
+        if of == language and where == source:
+            yield title, text
+
+
+def meaning(tern, model, db, questions, env):
+    """The passages' angles to a question, from the centre of all passages."""
+    rows = db.execute("SELECT document.path, vector.data FROM vector JOIN passage ON vector.passage = passage.id"
+                      " JOIN document ON passage.document = document.id").fetchall()
+    vectors = [struct.unpack(f"<{len(data) // 2}e", data) for _, data in rows]
+    centre = [sum(column) / len(rows) for column in zip(*vectors)]
+
+    def from_centre(v):
+        v = [x - c for x, c in zip(v, centre)]
+        size = math.sqrt(sum(x * x for x in v)) or 1
+        return [x / size for x in v]
+    vectors = [from_centre(v) for v in vectors]
+    told = subprocess.run([tern, "embed", "-m", model], input="".join(re.sub(r"\s+", " ", q) + "\n" for q in questions), check=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=env).stdout.splitlines()
+    asked = {q: from_centre(json.loads(line)) for q, line in zip(questions, told)}
+
+    def search(question):
+        angles = [sum(map(operator.mul, asked[question], v)) for v in vectors]
+        return [rows[i][0] for i in sorted(range(len(rows)), key=angles.__getitem__)[:-6:-1]]
+    return search
 
 
 class Agent:
@@ -79,6 +115,7 @@ def main():
     a = argparse.ArgumentParser()
     a.add_argument("tern")
     a.add_argument("folder")
+    a.add_argument("--source")
     a.add_argument("--embed", default="none")
     a.add_argument("--rerank", default="none")
     a.add_argument("--json", action="store_true")
@@ -87,21 +124,27 @@ def main():
         env = {**os.environ, "HOME": tmp, "XDG_DATA_HOME": tmp + "/data", "XDG_CACHE_HOME": tmp + "/cache"}
         asked = []
         for language in LANGUAGES:
-            for i, (question, text) in enumerate(sections(a.folder, language)):
+            for i, (question, text) in enumerate(pairs(a.folder, language, a.source) if a.source else sections(a.folder, language)):
                 path = f"{tmp}/docs/{language}/{i:03}.txt"
                 os.makedirs(os.path.dirname(path), exist_ok=True)
                 with open(path, "w", encoding="utf-8") as f:
                     f.write(text + "\n")
                 asked.append((language, question, path))
-        subprocess.run([a.tern, "rag", "add", tmp + "/docs", "--embed", a.embed], check=True, env=env, stdout=subprocess.DEVNULL)
-        db = sqlite3.connect(tmp + "/data/tern/store.db")
+        words = {**env, "XDG_DATA_HOME": tmp + "/words"}
+        for where, model in ((words, "none"),) + (((env, a.embed),) if a.embed != "none" else ()):
+            subprocess.run([a.tern, "rag", "add", tmp + "/docs", "--embed", model], check=True, env=where, stdout=subprocess.DEVNULL)
+        db = sqlite3.connect(tmp + "/words/tern/store.db")
         passages = db.execute("SELECT document.path, passage.text FROM passage JOIN document ON passage.document = document.id").fetchall()
-        agent, ranked = Agent(a.tern, "none", env), None
-        name = "tern" if a.embed == "none" else "tern, words and meaning"
-        ways = {name: agent.search}
+        agents = [Agent(a.tern, "none", words)]
+        ways = {"tern, by words": agents[0].search}
+        if a.embed != "none":
+            agents.append(Agent(a.tern, "none", env))
+            vectors = sqlite3.connect(tmp + "/data/tern/store.db")
+            ways["by meaning"] = meaning(a.tern, a.embed, vectors, [question for _, question, _ in asked], env)
+            ways["by words and meaning"] = agents[1].search
         if a.rerank != "none":
-            ranked = Agent(a.tern, a.rerank, env)
-            ways[name + ", reranked"] = ranked.search
+            agents.append(Agent(a.tern, a.rerank, env if a.embed != "none" else words))
+            ways[list(ways)[-1] + ", reranked"] = agents[-1].search
         ways |= {"FTS5, BM25": fts5(passages, "unicode61"),
                 "FTS5, BM25, stems": fts5(passages, "porter unicode61"), "FTS5, BM25, trigrams": fts5(passages, "trigram")}
         told = {}
@@ -114,7 +157,7 @@ def main():
                 h[1] += found[:1] == [path]
                 h[2] += path in found
             told[name] = {k: {"questions": n, "first": first, "of_five": five} for k, (n, first, five) in hits.items()}
-        for x in filter(None, (agent, ranked)):
+        for x in agents:
             x.p.stdin.close()
             x.p.wait()
     if a.json:

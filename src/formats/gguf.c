@@ -433,7 +433,7 @@ static const char *instead(const uint8_t *p, uint64_t n) {
     /* safetensors: the length of a JSON object in eight bytes, then the object */
     if (n > 9 && p[8] == '{' && !p[6] && !p[7])
         return "not a GGUF file but safetensors: give the folder that it lies in, with config.json";
-    return n ? "not a GGUF file" : "the file is empty";
+    return n ? "not a GGUF file, nor a .tern package" : "the file is empty";
 }
 
 static tern_status parse(tn_gguf *g, tern_error *err) {

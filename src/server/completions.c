@@ -3,6 +3,7 @@
  * go out one after the other as they come. */
 #include "base/clock.h"
 #include "server/api.h"
+#include "server/papers.h"
 #include "server/reply.h"
 #include "server/responses.h"
 
@@ -256,10 +257,22 @@ enum MHD_Result tn_api_ask(const tn_api_call *a, tn_request *r) {
     return ok;
 }
 
+/* counts: its tokens alone are wanted. */
+static tern_status read_request(const tn_api_call *a, tn_api api, bool counts, tn_request *r,
+                                tern_error *err) {
+    json_t *body;
+    if (api != TN_API_MESSAGES) return tn_request_read(api, a->body, a->n_body, r, err);
+    TN_TRY(tn_request_object(a->body, a->n_body, &body, err));
+    tern_status st = tn_papers_read(a->uploads, body, err);
+    if (st == TERN_OK) return counts ? tn_request_of_count(body, r, err) : tn_request_of(api, body, r, err);
+    json_decref(body);
+    return st;
+}
+
 enum MHD_Result tn_api_complete(const tn_api_call *a, tn_api api) {
     tern_error err = {0};
     tn_request r;
-    tern_status st = tn_request_read(api, a->body, a->n_body, &r, &err);
+    tern_status st = read_request(a, api, false, &r, &err);
     return st == TERN_OK ? tn_api_ask(a, &r) : tn_api_error(a, &err, api);
 }
 
@@ -277,8 +290,7 @@ static enum MHD_Result count_tokens(const tn_api_call *a, tn_api api) {
     tern_error err = {0};
     size_t n = 0;
     tn_request r;
-    tern_status st = api == TN_API_MESSAGES ? tn_request_read_count(a->body, a->n_body, &r, &err)
-                                            : tn_request_read(api, a->body, a->n_body, &r, &err);
+    tern_status st = read_request(a, api, true, &r, &err);
     if (st == TERN_OK) st = measure(a, &r, &n, &err);
     if (st != TERN_OK) return tn_api_error(a, &err, api);
     return tn_api_json(a, 200, tn_json_pack("{s:I}", "input_tokens", (json_int_t)n));

@@ -34,9 +34,11 @@ static tern_status document_text(const json_t *b, const char *where, json_t **ou
     bool is_result = !strcmp(type, "search_result");
     if (is_result) content = json_object_get(b, "content");
     if (form && !strcmp(form, "text")) content = json_object_get(source, "data");
-    TN_FAIL_IF(
-        !is_result && (!form || (strcmp(form, "text") && strcmp(form, "content"))), err, TERN_E_UNSUPPORTED,
-        "%s: a document's source must be of type text or content: give the words of a PDF as text", where);
+    TN_FAIL_IF(!is_result && (!form || (strcmp(form, "text") && strcmp(form, "content"))), err,
+               TERN_E_UNSUPPORTED,
+               "%s: a document's source must be of type text or content: of type base64 it may be "
+               "application/pdf where the server reads documents",
+               where);
     json_t *words = NULL;
     TN_TRY(tn_content_text(content, where, true, &words, err));
     const char *heads[] = {json_string_value(json_object_get(b, "title")),
@@ -304,10 +306,10 @@ tern_status tn_messages_read(tn_request *r, tern_error *err) {
     double max = -1;
     TN_TRY(tn_field_flag(r->body, "stream", &r->stream, err));
     TN_TRY(tn_request_sampling(r, err));
-    TN_TRY(tn_field_number(r->body, "max_tokens", 1, TN_REQUEST_TOKENS, true, &max, err));
+    TN_TRY(tn_field_number(r->body, "max_tokens", 1, TN_REQUEST_UNLIMITED, true, &max, err));
     TN_FAIL_IF(max < 0 && !r->counts, err, TERN_E_INVALID, "'max_tokens' is missing");
     if (max >= 0) r->says |= TN_SAYS_MAX;
-    r->max_tokens = (int32_t)max;
+    r->max_tokens = tn_request_most(max);
     TN_TRY(tn_field_stops(r, "stop_sequences", err));
     TN_TRY(tools(r, err));
     const json_t *how = json_object_get(r->body, "thinking");

@@ -301,11 +301,13 @@ static void finish_decoded(tn_queue *q, tn_seat *a) {
     if (st == TERN_OK) j->a.said.stopped_by = a->slot->s->stopped_by;
     j->a.said.n_evaluated = a->slot->s->n_tok - (int32_t)j->a.said.n_ids;
     if (st == TERN_OK && j->a.r.scores) st = tn_job_ended(j, a->slot->s, &err);
-    if (st == TERN_OK && j->a.said.res.reason == TERN_STOP_CALLBACK && j->why)
-        st = tn_fail(&err, TERN_E_LIMIT, "%s", j->why);
-    else if (st == TERN_OK && j->a.said.res.reason == TERN_STOP_CALLBACK && !j->a.enough)
+    const bool refused = st == TERN_OK && j->a.said.res.reason == TERN_STOP_CALLBACK;
+    if (refused && j->why) st = tn_fail(&err, TERN_E_LIMIT, "%s", j->why);
+    else if (refused && !j->a.enough)
         st = atomic_load(&j->cancelled) ? tn_fail(&err, TERN_E_CANCELLED, "cancelled")
                                         : tn_fail(&err, TERN_E_MEMORY, "no memory for the answer");
+    else if (refused && a->slot->s->ended_for != TERN_STOP_END)
+        j->a.said.res.reason = a->slot->s->ended_for; /* the call was closed for want of room */
     finish(q, a, st, &err);
 }
 
@@ -339,24 +341,22 @@ static tn_prompt prompt_of(const tn_job *j) { return (tn_prompt){j->a.said.ids, 
 
 /* Someone else is reading much of the same text: a copy will cost less than reading it too. */
 static bool better_wait(const tn_queue *q, const tn_seat *a) {
-    const tn_job *j = a->j;
     size_t soon = 0;
-    if (j->a.r.scores) return false;
+    if (a->j->a.r.anew) return false;
     for (int32_t i = 0; i < q->n_seats; i++) {
         const tn_seat *b = &q->seats[i];
         if (!b->slot || b->d) continue;
         size_t same = tn_seats_share(b, a);
         if (same > (size_t)b->slot->s->n_tok && same > soon) soon = same;
     }
-    return soon && soon >= tn_slots_known(&q->slots, prompt_of(j)) + TN_CHECKPOINT_LEAST;
+    return soon && soon >= tn_slots_known(&q->slots, prompt_of(a->j)) + TN_CHECKPOINT_LEAST;
 }
 
-/* What is kept has no log-probabilities: a prompt that wants them is read from its beginning. */
+/* Gives the prompt a session, and keeps of what that holds what the prompt begins with. */
 static tern_status begin_prompt(tn_queue *q, tn_seat *a, tern_error *err) {
     tn_job *j = a->j;
-    const bool scores = j->a.r.scores;
-    if (scores) TN_TRY(tn_job_keep_scores(j, err));
-    const tn_prompt known = scores ? (tn_prompt){.mix = &j->a.mix} : prompt_of(j);
+    if (j->a.r.scores) TN_TRY(tn_job_keep_scores(j, err));
+    const tn_prompt known = j->a.r.anew ? (tn_prompt){.mix = &j->a.mix} : prompt_of(j);
     TN_TRY(j->a.r.slot ? tn_slots_take_at(&q->slots, j->a.r.slot - 1, &j->a.mix, &a->slot, err)
                        : tn_slots_take(&q->slots, known, &a->slot, err));
     tern_session *s = a->slot->s;
@@ -365,14 +365,14 @@ static tern_status begin_prompt(tn_queue *q, tn_seat *a, tern_error *err) {
     size_t n = j->a.said.n_ids, same = tn_shared_tokens(s->tokens, (size_t)s->n_tok, j->a.said.ids, n - 1);
     if ((size_t)s->end.at == n || (!j->a.r.pictures && tn_slot_ready(a->slot, known)))
         same = tn_session_keep_prefix(s, j->a.said.ids, n);
-    tn_session_truncate(s, scores ? 0 : (int32_t)same);
+    tn_session_truncate(s, j->a.r.anew ? 0 : (int32_t)same);
     j->a.said.n_cached = (size_t)s->n_tok; /* less where the state goes back to snapshots only */
     tn_answering_options_of(&j->a, &a->o);
     j->a.on = s;
     tn_watch_begin(j->a.r.watch, s, j->a.said.n_ids, j->a.said.n_cached);
-    if (!tn_answering_read(&j->a, j->a.said.n_cached))
-        return tn_fail(err, TERN_E_MEMORY, "no memory for the answer");
-    return TERN_OK;
+    return tn_answering_read(&j->a, j->a.said.n_cached)
+               ? TERN_OK
+               : tn_fail(err, TERN_E_MEMORY, "no memory for the answer");
 }
 
 /* A view of a picture, as long as one is not known; then a chunk of the prompt. */

@@ -67,12 +67,17 @@ json_t *tn_reply_error(const tern_error *err, int status, bool of_messages) {
     const char *type = type_of(err, status, of_messages);
     size_t n_prompt = 0;
     int n_ctx = 0;
-    if (of_messages)
+    const bool too_long =
+        err->code == TN_E_CONTEXT && sscanf(err->message, CONTEXT_FORM, &n_prompt, &n_ctx) == 2;
+    if (of_messages) {
+        char words[120]; /* Anthropic's, by which its clients know when to shorten a conversation */
+        snprintf(words, sizeof words, "prompt is too long: %zu tokens > %d maximum", n_prompt, n_ctx);
         return tn_json_pack("{s:s, s:{s:s, s:s}}", "type", "error", "error", "type", type, "message",
-                            err->message);
+                            too_long ? words : err->message);
+    }
     json_t *e = tn_json_pack("{s:s, s:s, s:o, s:s}", "message", err->message, "type", type, "param",
                              json_null(), "code", code_of(err, status));
-    if (err->code == TN_E_CONTEXT && sscanf(err->message, CONTEXT_FORM, &n_prompt, &n_ctx) == 2) {
+    if (too_long) {
         tn_json_set(&e, "n_prompt_tokens", json_integer((json_int_t)n_prompt));
         tn_json_set(&e, "n_ctx", json_integer(n_ctx));
     }

@@ -27,6 +27,7 @@ static const struct {
                 {"min_p", BOTH},
                 {"n", BOTH},
                 {"id_slot", BOTH},
+                {"cache_prompt", BOTH},
                 {"n_cmpl", BOTH},
                 {"max_tokens", BOTH},
                 {"max_completion_tokens", BOTH},
@@ -79,7 +80,6 @@ static const struct {
                {"prompt_cache_retention", ANY},
                {"prediction", ANY},
                {"best_of", 1},
-               {"cache_prompt", 1},
                {"typical_p", 1},
                {"typ_p", 1},
                {"dynatemp_range", 0},
@@ -316,11 +316,20 @@ static tern_status read_penalties(tn_request *r, tern_error *err) {
     return TERN_OK;
 }
 
+/* Whether what is known of the prompt may be used. llama.cpp takes numbers, too. */
+static tern_status read_known(tn_request *r, tern_error *err) {
+    const json_t *v = json_object_get(r->body, "cache_prompt");
+    bool flag;
+    if (!json_is_integer(v)) TN_TRY(tn_field_flag(r->body, "cache_prompt", &flag, err));
+    r->anew = json_is_integer(v) ? !json_integer_value(v) : json_is_false(v);
+    return TERN_OK;
+}
+
 static tern_status read_limits(tn_request *r, tern_error *err) {
     double max = r->api == TN_API_COMPLETIONS ? 16 : -1, n = 1, slot = -1; /* 16 as the API has it */
-    TN_TRY(tn_field_number(r->body, "n_predict", -1, TN_REQUEST_TOKENS, true, &max, err));
-    TN_TRY(tn_field_number(r->body, "max_tokens", -1, TN_REQUEST_TOKENS, true, &max, err));
-    TN_TRY(tn_field_number(r->body, "max_completion_tokens", -1, TN_REQUEST_TOKENS, true, &max, err));
+    TN_TRY(tn_field_number(r->body, "n_predict", -1, TN_REQUEST_UNLIMITED, true, &max, err));
+    TN_TRY(tn_field_number(r->body, "max_tokens", -1, TN_REQUEST_UNLIMITED, true, &max, err));
+    TN_TRY(tn_field_number(r->body, "max_completion_tokens", -1, TN_REQUEST_UNLIMITED, true, &max, err));
     TN_TRY(tn_field_number(r->body, "n", 1, TN_REQUEST_ANSWERS, true, &n, err));
     TN_TRY(tn_field_number(r->body, "n_cmpl", 1, TN_REQUEST_ANSWERS, true, &n, err)); /* llama.cpp's word */
     static const char *const limits[] = {"n_predict", "max_tokens", "max_completion_tokens"};
@@ -330,7 +339,7 @@ static tern_status read_limits(tn_request *r, tern_error *err) {
     }
     TN_TRY(tn_field_number(r->body, "id_slot", -1, INT16_MAX, true, &slot, err));
     r->slot = (int32_t)slot + 1;
-    r->max_tokens = (int32_t)max;
+    r->max_tokens = tn_request_most(max);
     r->per_prompt = r->n = (int32_t)n;
     return TERN_OK;
 }
@@ -388,6 +397,7 @@ static tern_status read_prompts(tn_request *r, tern_error *err) {
     TN_TRY(tn_field_kind(r->body, "response_fields", JSON_ARRAY, err));
     TN_TRY(tn_field_flag(r->body, "echo", &r->echo, err));
     r->scores = r->echo && r->logprobs;
+    r->anew |= r->scores; /* what is kept has no log-probabilities */
     TN_FAIL_IF(r->scores && r->api != TN_API_COMPLETIONS, err, TERN_E_UNSUPPORTED,
                "'echo' with log-probabilities is not supported here: /v1/completions has them");
     TN_FAIL_IF(r->scores && r->drawn_probs, err, TERN_E_UNSUPPORTED,
@@ -415,6 +425,7 @@ static tern_status read_all(tn_request *r, tern_error *err) {
     TN_TRY(tn_request_sampling(r, err));
     TN_TRY(read_penalties(r, err));
     TN_TRY(read_limits(r, err));
+    TN_TRY(read_known(r, err));
     TN_TRY(tn_field_flag(r->body, "verbose", &r->verbose, err));
     TN_TRY(tn_field_flag(r->body, "post_sampling_probs", &r->drawn_probs, err));
     TN_TRY(read_logprobs(r, err));
@@ -512,9 +523,9 @@ tern_status tn_request_read_infill(const char *body, size_t n_bytes, tn_request 
     return read_body(body, n_bytes, r, err);
 }
 
-tern_status tn_request_read_count(const char *body, size_t n_bytes, tn_request *r, tern_error *err) {
-    *r = (tn_request){.api = TN_API_MESSAGES, .n = 1, .per_prompt = 1, .counts = true};
-    return read_body(body, n_bytes, r, err);
+tern_status tn_request_of_count(json_t *body, tn_request *r, tern_error *err) {
+    *r = (tn_request){.api = TN_API_MESSAGES, .n = 1, .per_prompt = 1, .counts = true, .body = body};
+    return read_parsed(r, err);
 }
 
 void tn_request_free(tn_request *r) {

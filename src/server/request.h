@@ -12,9 +12,15 @@ enum {
     TN_REQUEST_TOP = 20,
     TN_REQUEST_STOPS = 16,
     TN_REQUEST_MESSAGES = 4096,
-    TN_REQUEST_TOKENS = 1 << 20,
+    TN_REQUEST_TOKENS = 1 << 20,      /* no answer is longer; */
+    TN_REQUEST_UNLIMITED = INT32_MAX, /* clients say so for as many as there may be */
     TN_REQUEST_ANSWERS = 128
 };
+
+/* What is meant by a limit that a request gives, up to TN_REQUEST_UNLIMITED; -1: none. */
+static inline int32_t tn_request_most(double tokens) {
+    return tokens > TN_REQUEST_TOKENS ? TN_REQUEST_TOKENS : (int32_t)tokens;
+}
 
 typedef enum tn_api {
     TN_API_COMPLETIONS, /* OpenAI's */
@@ -66,10 +72,11 @@ typedef struct tn_request {
     bool several;            /* the body has a list of prompts, of which that is one */
     bool echo;               /* the text begins with the prompt, */
     bool scores;             /* and the log-probabilities with those of its tokens */
-    const char *suffix;      /* what comes after the text, or NULL */
-    bool renders;            /* the prompt is wanted as a text, and no answer */
-    bool infill;             /* a place in a file is filled in */
-    bool counts;             /* max_tokens is not needed */
+    bool anew; /* the prompt is read from its beginning: for its scores, or because the client says so */
+    const char *suffix; /* what comes after the text, or NULL */
+    bool renders;       /* the prompt is wanted as a text, and no answer */
+    bool infill;        /* a place in a file is filled in */
+    bool counts;        /* max_tokens is not needed */
     bool stream, include_usage, logprobs;
     bool text_logprobs; /* ... of the text's tokens alone, which streams keep to their end */
     int32_t n_top;      /* alternatives told for every token */
@@ -109,8 +116,8 @@ tern_status tn_request_no_memory(tern_error *err);
 tern_status tn_request_read(tn_api api, const char *body, size_t n_bytes, tn_request *r, tern_error *err);
 /* The same of a body that is parsed; takes it, also on failure. */
 tern_status tn_request_of(tn_api api, json_t *body, tn_request *r, tern_error *err);
-/* Reads a request that only counts tokens, which needs no max_tokens. */
-tern_status tn_request_read_count(const char *body, size_t n_bytes, tn_request *r, tern_error *err);
+/* The same of Anthropic's that only counts tokens, which needs no max_tokens. */
+tern_status tn_request_of_count(json_t *body, tn_request *r, tern_error *err);
 /* Reads what llama.cpp's server takes at /infill. */
 tern_status tn_request_read_infill(const char *body, size_t n_bytes, tn_request *r, tern_error *err);
 void tn_request_free(tn_request *r);

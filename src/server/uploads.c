@@ -214,6 +214,13 @@ tern_status tn_uploads_add(tn_uploads *u, const char *name, const char *bytes, s
     return TERN_OK;
 }
 
+tern_status tn_uploads_text(tn_uploads *u, const char *name, const char *bytes, size_t n, char **text,
+                            size_t *n_text, tern_error *err) {
+    char id[TN_TALK_ID];
+    TN_TRY(tn_talk_new_id(id, err));
+    return text_of(u, id, name, bytes, n, text, n_text, err) == TERN_OK ? TERN_OK : tn_own_files(err);
+}
+
 /* ---- listing and removing --------------------------------------------------------------------------- */
 
 typedef struct listing {

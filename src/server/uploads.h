@@ -25,6 +25,9 @@ void tn_uploads_close(tn_uploads **u);
 /* *doc: {id, title, passages, bytes, added} */
 tern_status tn_uploads_add(tn_uploads *u, const char *name, const char *bytes, size_t n, json_t **doc,
                            tern_error *err);
+/* The text of a document that is not kept: *text [*n_text], to be freed. The name's ending helps to tell what it is. */
+tern_status tn_uploads_text(tn_uploads *u, const char *name, const char *bytes, size_t n, char **text,
+                            size_t *n_text, tern_error *err);
 /* Those of the page, and how many others the index has: {documents, others}. */
 tern_status tn_uploads_list(tn_uploads *u, json_t **list, tern_error *err);
 /* It goes from the index and from the disk, and what quotes it too. TN_E_GONE: there is none of this id. */

@@ -379,6 +379,7 @@ tern_status tern_answer_close(tern_answer **pg, tern_generate_result *result, te
             g->res.reason = TERN_STOP_CALLBACK; /* a caller that refused it knows why */
     }
     s->stopped_by = g->text.stopped_by;
+    s->ended_for = g->end;
     tn_free(&s->e->ctx, g->text.buf);
     tn_free(&s->e->ctx, g->shaped);
     g->s->drawn = NULL;

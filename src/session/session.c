@@ -427,7 +427,7 @@ static tern_status forward_together(tn_turn *const *t, int32_t n, tern_error *er
     return lead->evaluator->ops->together(texts, n, tn_session_timeline(lead), err);
 }
 
-/* Logits on their way from the session that has those of all rows to the one whose they are. */
+/* One session's logits, which the first session computed among those of all. */
 typedef struct shared_logits {
     const float *from;
     float *to; /* NULL: they stay where they are */

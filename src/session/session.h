@@ -54,7 +54,9 @@ struct tern_session {
     size_t n_drawn;
     const char *stopped_by; /* of the options of the last generate: the stop text that came, or NULL */
     int32_t ended_with;     /* the token of an end that the last answer drew; -1: it ended otherwise */
-    const tn_pause *pause;  /* borrowed; NULL: never */
+    tern_stop_reason
+        ended_for;         /* a limit's reason, where one closed the last answer's text; TERN_STOP_END else */
+    const tn_pause *pause; /* borrowed; NULL: never */
 };
 
 /* Receives the logits of appended positions from first on. */

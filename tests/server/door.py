@@ -246,6 +246,8 @@ def failures(s):
     e = r["error"]
     same((status, e["type"], e["code"], e["n_ctx"]), (400, "exceed_context_size_error", "context_length_exceeded", 2048), e)
     assert e["n_prompt_tokens"] > 3000 and str(e["n_prompt_tokens"]) in e["message"] and "2048" in e["message"], e
+    status, m = s.json("/v1/messages", {"messages": [{"role": "user", "content": "word " * 3000}], "max_tokens": 1}, {"x-api-key": "k", "anthropic-version": "2023-06-01"})
+    same((status, m["error"]["message"]), (400, f"prompt is too long: {e['n_prompt_tokens']} tokens > 2048 maximum"), "in Anthropic's words, which its clients know")
     same(s.json("/nope")[1]["error"]["code"], "not_found", "an address")
     same(s.json("/v1/models/nobody")[1]["error"]["code"], "model_not_found", "a model")
     r = s.json("/v1/models/nobody", headers={"anthropic-version": "2023-06-01"})[1]
@@ -366,7 +368,7 @@ def origins():
     s = Server("--cache-size", "0", "--allow-origin", "localhost", "--allow-host", "tern.example,box")
     for origin, ok in (("http://localhost", True), ("http://localhost:8080", True), ("https://127.0.0.1:3000", True), ("http://[::1]:3000", True), ("http://notlocalhost", False), ("http://localhost.evil.example", False), ("http://localhost:1.evil.example", False), ("http://127.0.0.1@evil.example", False), ("ftp://localhost", False), ("localhost", True), ("http://tern.example", False)):
         same(ask(s, "POST", "/tokenize", origin)[:2], (200, origin) if ok else (403, None), origin)
-    for host, ok in (("tern.example", True), ("TERN.example:8080", True), ("box", True), ("localhost:80", True), ("tern.example.evil.example", False), ("evil.example", False), ("boxer", False), ("box:1.evil.example", False), ("bo", False), ("tern.example,box", False)):
+    for host, ok in (("tern.example", True), ("TERN.example:8080", True), ("box", True), ("localhost:80", True), ("127.0.0.2", True), ("127.8.0.9:81", True), ("127.0.0.1.evil.example", False), ("127.evil.example", False), ("127.0.0.1:1.evil.example", False), ("128.0.0.1", False), ("tern.example.evil.example", False), ("evil.example", False), ("boxer", False), ("box:1.evil.example", False), ("bo", False), ("tern.example,box", False)):
         same(ask(s, "POST", "/tokenize", "http://localhost", Host=host)[0], 200 if ok else 403, host)
     s.stop()
     for bad in ("", ",", "a,", "a b", "http://a", "a:80", "*"):

@@ -1,4 +1,5 @@
 """Requests that are seldom, but rightly, sent: forms of OpenAI's, Anthropic's, Ollama's and llama.cpp's APIs that one plain answer does not touch."""
+import base64
 import calendar
 import gzip
 import json
@@ -152,6 +153,40 @@ def anthropic(s):
         assert status == 400 and words in e["error"]["message"], e
 
 
+def papers():
+    """A PDF in base64 is its words, in a message and in a tool's result. A program of this test stands for poppler's."""
+    words = "The code of the garden is 4471."
+    with tempfile.TemporaryDirectory() as at:
+        with open(os.path.join(at, "pdftotext"), "w") as f:
+            f.write(f"#!/bin/sh\necho '{words}'\n")
+        os.chmod(os.path.join(at, "pdftotext"), 0o700)
+        s = Server("--cache-size", "0", env=dict(os.environ, PATH=at + ":" + os.environ["PATH"]))
+        pdf = base64.b64encode(b"%PDF-1.4 a garden").decode()
+        source = {"type": "base64", "media_type": "application/pdf", "data": pdf}
+        document = lambda source: {"type": "document", "title": "Notes", "source": source, "citations": {"enabled": False}}
+        turn = lambda *blocks: [{"role": "user", "content": list(blocks)}]
+        question = {"type": "text", "text": "Question: What is the code of the garden?"}
+        result = lambda source: [USER, {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "read", "input": {}}]},
+                                 *turn({"type": "tool_result", "tool_use_id": "a", "content": [document(source)]})]
+        say = lambda messages: s.json("/v1/messages", dict(SHORT, messages=messages), ANTHROPIC)
+        text = {"type": "text", "media_type": "text/plain", "data": words + "\n"}
+        for form in (lambda x: turn(document(x), question), result):
+            got, want = say(form(source)), say(form(text))
+            read = [r[1]["usage"]["input_tokens"] + r[1]["usage"]["cache_read_input_tokens"] for r in (got, want)]
+            same((got[0], got[1]["content"], read[0]), (200, want[1]["content"], read[1]), got)
+        count = lambda x: s.json("/v1/messages/count_tokens", {"messages": turn(document(x), question)}, ANTHROPIC)
+        same(count(source), count(text), "counted")
+        for bad, status, what in ((dict(source, data="%%%"), 400, "messages[0]: a document is not base64 at byte 0"), (dict(source, data=7), 400, "needs data"),
+                                  (dict(source, media_type="application/zip"), 400, "application/pdf"), (dict(source, type="url"), 400, "application/pdf")):
+            got, e = say(turn(document(bad), question))
+            assert got == status and e["type"] == "error" and what in e["error"]["message"], (bad, got, e)
+        got, e = say(turn(*[document(source)] * 33))
+        assert got == 400 and "more than 32 documents" in e["error"]["message"], (got, e)
+        kept = os.environ["XDG_DATA_HOME"] + "/tern/uploads"
+        same(os.listdir(kept) if os.path.isdir(kept) else [], [], "nothing of them is kept")
+        s.stop()
+
+
 def ollama(s):
     ask = {"model": "tern-tiny", "messages": [USER], "stream": False, "options": {"num_predict": 5, "temperature": 0}}
     want = s.json("/v1/chat/completions", {"messages": [USER], "max_tokens": 5, "temperature": 0, "logprobs": True, "top_logprobs": 2})[1]["choices"][0]
@@ -212,6 +247,37 @@ def llama(s):
         same(s.json("/tokenize", {"content": "Once upon", field: None})[1]["tokens"], ids, (field, "null"))
     same(text(s, "/completion", prompt=ids + [" a time"]), want, "a prompt of tokens and texts")
     same(text(s, "/completion", prompt={"prompt_string": "Once upon a time", "multimodal_data": []}), want, "a prompt that is an object")
+
+
+def known_prompts(s):
+    """A client that measures says that what is known of a prompt is not to be used."""
+    ask = {"prompt": "Once upon a time there was a red fox", "n_predict": 2, "temperature": 0}
+    s.json("/completion", ask)
+    for known, n in ((True, 1), (None, 1), (1, 1), (False, None), (0, None)):
+        status, r = s.json("/completion", dict(ask, cache_prompt=known))
+        same(status, 200, r)
+        same((r["timings"]["cache_n"] == 0, r["timings"]["prompt_n"] == 1), (n is None, n == 1), (known, r["timings"]))
+        if known is False:
+            for _ in range(2):  # where the session that holds it is asked for
+                same(s.json("/completion", dict(ask, cache_prompt=known, id_slot=0))[1]["timings"]["cache_n"], 0, "by its number")
+    many = s.json("/v1/completions", dict(ask, n=3, cache_prompt=False))[1]
+    same(many["usage"]["prompt_tokens_details"]["cached_tokens"], 0, many)
+    for bad in ("x", [], 0.5):
+        status, e = s.json("/completion", dict(ask, cache_prompt=bad))
+        assert status == 400 and "'cache_prompt'" in e["error"]["message"], (bad, e)
+
+
+def cut_calls(s):
+    """A call that a limit closed says so; one that ended does not. No limit is the largest number, to some clients."""
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {"a": {"type": "string", "maxLength": 60}}, "required": ["a"], "additionalProperties": False}}}
+    for most, why, many in ((40, "length", None), (400, "tool_calls", None), (40, "length", False), (400, "tool_calls", False)):
+        c = s.json("/v1/chat/completions", {"messages": [USER], "tools": [tool], "tool_choice": "required", "parallel_tool_calls": many, "max_tokens": most, "temperature": 0})[1]["choices"][0]
+        same((c["finish_reason"], sorted(json.loads(c["message"]["tool_calls"][0]["function"]["arguments"]))), (why, ["a"]), c)
+    for path, field in (("/v1/chat/completions", "max_tokens"), ("/v1/chat/completions", "max_completion_tokens"), ("/completion", "n_predict"), ("/v1/messages", "max_tokens")):
+        ask = {"prompt": "Once", "stop": ["e"]} if path == "/completion" else {"messages": [USER], "stop_sequences" if path == "/v1/messages" else "stop": ["e"]}
+        status, r = s.json(path, {**ask, "temperature": 0, field: 2**31 - 1}, ANTHROPIC if path == "/v1/messages" else {})
+        same(status, 200, (path, field, r))
+        same(s.json(path, {**ask, field: 2**31}, ANTHROPIC if path == "/v1/messages" else {})[0], 400, (path, field))
 
 
 def empty_schemas(s):
@@ -287,9 +353,11 @@ def format_and_tools():
 
 
 server = Server("--cache-size", "0")
-for check in (openai, responses, anthropic, ollama, page, llama, empty_schemas, zero_bytes):
+for check in (openai, responses, anthropic, ollama, page, llama, known_prompts, cut_calls, empty_schemas, zero_bytes):
     check(server)
     print(check.__name__, "ok", flush=True)
 server.stop()
+papers()
+print("papers ok")
 format_and_tools()
 print("format_and_tools ok")

@@ -437,7 +437,7 @@ def wrong(s):
         ("/v1/embeddings", {"input": ["a", ""]}, 400, "none of them empty"),
         ("/v1/embeddings", {"input": "a", "dimensions": 100000}, 400, "'dimensions'"),
         ("/v1/chat/completions", {"messages": [user], "functions": [{}]}, 400, "'functions' is not supported"),
-        ("/v1/chat/completions", {"messages": [user], "max_tokens": -2}, 400, "a whole number from -1 to 1048576"),
+        ("/v1/chat/completions", {"messages": [user], "max_tokens": -2}, 400, "a whole number from -1 to 2147483647"),
         ("/v1/chat/completions", {"messages": [user], "response_format": {"type": "json_schema", "json_schema": {"schema": {"$dynamicRef": "#a"}}}}, 400, "'$dynamicRef' is not supported"),
         ("/v1/chat/completions", {"messages": [user], "stream": True, "json_schema": {"enum": []}}, 400, "no text fits"),
         ("/v1/chat/completions", {"messages": [user], "json_schema": {"type": "integer", "multipleOf": 0}}, 400, "'multipleOf' must be a number above 0"),

@@ -23,6 +23,7 @@ import as_q4_0  # noqa: E402
 import as_shape  # noqa: E402
 import bpe  # noqa: E402
 import data  # noqa: E402
+import embedding  # noqa: E402
 import inject_outliers  # noqa: E402
 import safetensors  # noqa: E402
 
@@ -268,6 +269,34 @@ class Blocks(unittest.TestCase):
         error, top = np.abs(as_q4_0.rounded(x) - x).reshape(-1, 32), np.abs(x).reshape(-1, 32).max(1)
         self.assertTrue((error <= top[:, None] / 8 * 1.001).all())  # a whole step at the end that has no code of its own
         self.assertGreater(error.mean(), top.mean() / 64)
+
+
+class Embedding(unittest.TestCase):
+    """tools/train/embedding.py, without its training, which needs torch."""
+
+    def test_words_are_cut_as_the_oracle_cuts_them(self):
+        at = os.path.join(TOP, "tests", "oracle", "embedding")
+        with open(os.path.join(at, "bert", "hf", "tokenizer.json"), encoding="utf-8") as f:
+            ids = json.load(f)["model"]["vocab"]
+        cut = embedding.Pieces(sorted(ids, key=ids.get))
+        with open(os.path.join(at, "pieces.jsonl"), encoding="utf-8") as f:
+            for line in map(json.loads, f):
+                self.assertEqual(cut(line["text"]), line["wordpiece"], line["text"])
+
+    def test_pieces_are_the_most_frequent_pairs(self):
+        made = embedding.make_pieces({"lower": 50, "low": 90, "slow": 10, "er": 8}, 15)
+        self.assertEqual(made[:5], embedding.SPECIAL)
+        self.assertEqual(set(made[5:13]), {"l", "s", "e", "##l", "##o", "##w", "##e", "##r"})
+        self.assertEqual(made[13:], ["##ow", "low"])
+
+    def test_sections_manuals_and_languages(self):
+        page = '<h1>1. First</h1><p>one<br>two</p><h2 class="title">Second &amp; last</h2><p>three</p><div class="navfooter">no'
+        self.assertEqual(list(embedding.of_marks(page, r"(?is)<(h[1-6])\b[^>]*>(.*?)</\1>")), [("1. First", "one\ntwo"), ("Second & last", "three")])
+        manual = '.TH X 1\n.SH NAME\nx \\- does \\fBmuch\\fR\n.SH SYNOPSIS\nx\n.SH DESCRIPTION\n.B x\ndoes it.\n'
+        self.assertEqual([(a, b.split()) for a, b in embedding.of_manual(manual)], [("does much", ["x", "does", "it."])])
+        for text, language in (("Der Rechner ist an.", "de"), ("The machine is on.", "en"), ("電源が入っています。", "ja"), ("12 34", None)):
+            self.assertEqual(embedding.language_of(text), language)
+        self.assertEqual([embedding.NUMBER.sub("", s) for s in ("B.7.2.3. Disks", "3D view", "Kapitel 2. APT", "第 5 章 x")], ["Disks", "3D view", "APT", "x"])
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-/* kernels/x86/blocks_quantise_avx512.c - activations for products over blocks: those that share a scale stay in registers. */
+/* kernels/x86/blocks_quantise_avx512.c - activations for products over blocks: those that share a scale stay in
+ * registers. */
 #include "kernels/blocks_s8.h"
 
 #include <immintrin.h>
