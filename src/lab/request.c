@@ -3,6 +3,7 @@
 #include "lab/sim.h"
 
 #include "base/status.h"
+#include "lab/sim_views.h"
 #include "prefill/steps.h"
 
 #include <assert.h>
@@ -31,6 +32,7 @@ static const tn_sim_model models[] = {
     {"qwen3-4b", 36, 2560, 32, 8, 128, 9728, 151936, .every = 0},
     {"gemma2-2b", 26, 2304, 8, 4, 256, 9216, 256000, .every = 0},
     {"gemma3-1b", 26, 1152, 4, 1, 256, 6912, 262144, .every = 0},
+    {"gemma3-4b", 34, 2560, 8, 4, 256, 10240, 262144, .every = 0},
     {"gemma-2b", 18, 2048, 8, 1, 256, 16384, 256000, .every = 0},
     {"llama-2-7b", 32, 4096, 32, 32, 128, 11008, 32000, .every = 0},
     {"llama3-8b", 32, 4096, 32, 8, 128, 14336, 128256, .every = 0},
@@ -44,6 +46,7 @@ static const tn_sim_model models[] = {
     {"glm-edge-1.5b", 28, 2048, 16, 4, 128, 6144, 59264, .every = 0},
     {"jais-6.7b", 32, 4096, 32, 32, 128, 10922, 84992, .every = 0},
     {"smollm2-135m", 30, 576, 9, 3, 64, 1536, 49152, .every = 0},
+    {"smollm2-360m", 32, 960, 15, 5, 64, 2560, 49152, .every = 0},
     {"smollm3-3b", 36, 2048, 16, 4, 128, 11008, 128256, .every = 0},
     {"phi4-mini", 32, 3072, 24, 8, 128, 8192, 200064, .every = 0},
     {"phi3-3.8b", 32, 3072, 32, 32, 96, 8192, 32064, .every = 0},
@@ -86,6 +89,7 @@ typedef struct tn_sim_job {
     tn_prefill_unit *units;                          /* one for every layer's small tensors and every site */
     int32_t n_units, n_step_tasks;
     int32_t n_turns; /* staged: layers that take turns */
+    bool apart;      /* all views are encoded before the prompt */
 } job;
 
 /* Makes the program. The models here are gated decoders, plain or with delta nets between layers that attend. */
@@ -352,10 +356,11 @@ static void take_turns(const job *j, tn_graph *g) {
                 tn_graph_depend(g, t, j->n_step_tasks + TN_N_LOAD_STEPS * u + TN_LD_READ);
 }
 
-/* Lets computing begin, in every chunk, when the last unit is loaded. */
+/* Adds what the steps wait for: exchanges, views, and where computing begins, in every chunk, when the last unit is loaded, that. */
 static void wait_for_all(void *user, tn_graph *g) {
     const job *j = user;
     if (j->n_turns) take_turns(j, g);
+    if (j->r->n_views) tn_sim_add_views(j->r, j->apart, j->n_step_tasks / j->steps.n, j->steps.n, g);
     if (j->r->load != TN_SIM_OVERLAP && j->r->load != TN_SIM_SEQUENTIAL && j->r->load != TN_SIM_BUILD) return;
     for (int32_t t = 0; t < j->n_step_tasks; t++)
         if (g->tasks[t].layer == 0 && g->tasks[t].subgraph == 0)
@@ -444,12 +449,12 @@ double tn_sim_graph_bytes(const tn_sim_model *m, int32_t n_chunk) {
     return tn_sim_weight_bytes(m) + 4.0 * n_chunk * layer_outputs(m) * m->n_layers;
 }
 
-/* Sums weights and embedding in INT8, the KV cache in 16 bits, and one layer's buffers. */
+/* Sums weights and embedding in INT8, the KV cache in 16 bits, one layer's buffers, and an encoder. */
 static double memory_bytes_of(const tn_sim_request *r) {
     const tn_sim_model *m = r->model;
     double kv = (double)m->n_kv_heads * m->d_head, ctx = r->n_tokens + r->n_gen;
     return tn_sim_weight_bytes(m) + (double)m->n_vocab * m->n_embd + 4 * kv * ctx * n_attending(m) +
-           4.0 * r->n_chunk * layer_outputs(m);
+           4.0 * r->n_chunk * layer_outputs(m) + (r->n_views ? tn_sim_encoder_bytes(&r->encoder) : 0);
 }
 
 /* ---- the request ----------------------------------------------------------------------------------- */
@@ -469,6 +474,13 @@ static tern_status check(const tn_sim_request *r, tern_error *err) {
                TERN_E_INVALID, "staging is of a warm prefill on a device with a limit of memory");
     TN_FAIL_IF(r->measured && (r->load != TN_SIM_WARM || r->attention != TN_SIM_FULL), err, TERN_E_INVALID,
                "measured times are those of a warm prefill with its own attention");
+    TN_FAIL_IF(r->n_views && (r->measured || r->load != TN_SIM_WARM), err, TERN_E_INVALID,
+               "views are encoded in a warm prefill on a SoC");
+    TN_FAIL_IF(r->n_views < 0 || r->n_before < 0 ||
+                   (int64_t)r->n_before + (int64_t)r->n_views * r->encoder.rows > r->n_tokens,
+               err, TERN_E_INVALID,
+               "a prompt of %d tokens has no room for %d views of %d rows after %d tokens", r->n_tokens,
+               r->n_views, r->encoder.rows, r->n_before);
     return TERN_OK;
 }
 
@@ -540,7 +552,15 @@ static tern_status run_request(tn_sim *s, job *j, tn_timeline *tl, tn_sim_result
     }
     make_units(j);
     TN_TRY(plan_turns(j, err));
+    double apart_ms = 0;
+    if (r->n_views) {
+        j->apart = true;
+        TN_TRY(run_prefill(s, j, NULL, out, err));
+        apart_ms = (double)out->run.makespan_ns / 1e6;
+        j->apart = false;
+    }
     TN_TRY(run_prefill(s, j, tl, out, err));
+    out->apart_ms = apart_ms;
     out->ttft_ms = (double)out->run.makespan_ns / 1e6;
     out->exposed_io_ms = r->load == TN_SIM_WARM || r->no_exposure ? 0 : out->ttft_ms - warm_ms;
     out->tokens_per_second = r->n_tokens / (out->ttft_ms / 1e3);
@@ -590,7 +610,7 @@ tern_status tn_sim_run(tn_sim *s, const tn_sim_request *r, tn_timeline *tl, tn_s
     TN_TRY(check(r, err));
     job *j = s->job;
     drop_steps(s);
-    j->r = r, j->m = r->model, j->c = r->soc, j->n_units = j->n_turns = 0;
+    j->r = r, j->m = r->model, j->c = r->soc, j->n_units = j->n_turns = 0, j->apart = false;
     TN_TRY(make_program(s->ctx, r->model, &j->program, err));
     const tn_steps_options o = {.plan = r->measured || r->attention == TN_SIM_SHADOW,
                                 .operators = r->operators || r->policy.steal_above >= 0,

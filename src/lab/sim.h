@@ -31,6 +31,14 @@ typedef struct tn_sim_model {
         conv_len; /* of those: heads, of keys and of values, their size, the convolution */
 } tn_sim_model;
 
+/* An encoder of pictures, by one of its views (lab/sim_views.h). */
+typedef struct tn_sim_encoder {
+    int32_t n_layers, width, ff;
+    bool gated;
+    int32_t patches, rows, joined,
+        out; /* what it reads; rows of the prompt, made of so many values each, and their width */
+} tn_sim_encoder;
+
 typedef struct tn_soc {
     char title[64];
     const char *float_lane;            /* "CPU" or "GPU": who computes floats */
@@ -141,6 +149,9 @@ typedef struct tn_sim_request {
     bool one_form;    /* the device holds prefill or decode graphs, not both */
     tn_switch_kind switching; /* then they are exchanged so */
     int32_t switch_blocks;    /* in so many blocks; 0 = 2, the paper's */
+    tn_sim_encoder encoder;
+    int32_t n_views,
+        n_before; /* of the prompt's tokens so many stand before the rows of so many views; 0 views: it has none */
 } tn_sim_request;
 
 typedef struct tn_sim_result {
@@ -150,6 +161,7 @@ typedef struct tn_sim_result {
     double energy_j, memory_bytes;
     double exposed_io_ms;     /* later than with all in memory */
     double exposed_switch_ms; /* later than without switching */
+    double apart_ms; /* to the first token where all views are encoded before the prompt; 0: there are none */
     tn_virtual_result run;
     int64_t critical_ns, work_ns[TN_N_LANES]; /* lower bounds of the run; 0 when several waves were run */
 } tn_sim_result;

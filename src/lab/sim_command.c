@@ -8,8 +8,10 @@
 #include "base/status.h"
 #include "session/session.h"
 #include "lab/reproduce_command.h"
+#include "lab/sim_views.h"
 #include "lab/soc_command.h"
 #include "lab/svg.h"
+#include "lab/synth.h"
 #include "lab/this_machine.h"
 
 #include <errno.h>
@@ -29,6 +31,9 @@ static void print_json(const tn_sim_request *r, const tn_sim_result *o) {
            r->model->name, r->n_tokens, r->n_chunk, tn_policy_name(r->policy.kind), tn_sim_load_name(r->load),
            tn_sim_attention_name(r->attention), o->ttft_ms, o->tokens_per_second, r->n_gen, o->ms_per_token,
            o->run.bubble[TN_LANE_CPU], o->run.bubble[TN_LANE_NPU], o->run.bubble[TN_LANE_IO]);
+    if (r->n_views)
+        printf("\"views\": %d, \"view_rows\": %d, \"encoder_first_ms\": %.3f, ", r->n_views, r->encoder.rows,
+               o->apart_ms);
     printf("\"exposed_io_ms\": %.3f, \"exposed_switch_ms\": %.3f, \"energy_j\": %.3f, \"memory_bytes\": "
            "%.0f, \"critical_path_ms\": %.3f, \"cpu_work_ms\": %.3f, "
            "\"npu_work_ms\": %.3f, \"io_work_ms\": %.3f, \"stolen\": %d, \"tasks\": %d, \"bottleneck\": "
@@ -54,6 +59,10 @@ static void print_text(const tn_sim_request *r, const tn_sim_result *o) {
             "at least  %10.1f ms  critical path; work of the NPU %.1f, of the CPU %.1f, of the flash %.1f\n",
             (double)o->critical_ns / 1e6, (double)o->work_ns[TN_LANE_NPU] / 1e6,
             (double)o->work_ns[TN_LANE_CPU] / 1e6, (double)o->work_ns[TN_LANE_IO] / 1e6);
+    if (r->n_views)
+        printf("picture   %10.1f ms  to the first token if its %d views (%d rows) were encoded before the "
+               "prompt\n",
+               o->apart_ms, r->n_views, r->n_views * r->encoder.rows);
     if (r->load != TN_SIM_WARM) printf("loading   %10.1f ms  exposed\n", o->exposed_io_ms);
     if (r->one_form) printf("switching %10.1f ms  exposed\n", o->exposed_switch_ms);
     if (r->n_gen) printf("decode    %10.2f ms/token over %d tokens\n", o->ms_per_token, r->n_gen);
@@ -142,8 +151,9 @@ static int write_trace(const tn_timeline *tl, const char *path) {
 
 /* What the command line says; NULL and 0 where it says nothing. */
 typedef struct sim_args {
-    const char *soc_name, *model, *policy, *trace, *load, *attention, *switching, *vary, *svg, *float_lane;
-    int32_t n_prompt, chunk, n_gen, steal;
+    const char *soc_name, *model, *policy, *trace, *load, *attention, *switching, *vary, *svg, *float_lane,
+        *encoder;
+    int32_t n_prompt, chunk, n_gen, steal, views, before;
     float bits, ratio, accepted;
     uint64_t npu_memory;
     bool list, json, one_core, staged, parameters, held_out, registration;
@@ -281,6 +291,8 @@ static int other_than_requests(const command *c, const sim_args *a, const char *
     if (a->list) {
         for (int i = 0; i < TN_N_SOCS; i++) printf("SoC    %s\n", tn_soc_names[i]);
         for (int32_t i = 0; tn_sim_model_at(i); i++) printf("model  %s\n", tn_sim_model_at(i)->name);
+        for (size_t i = 0; tn_synth_tower_name(i); i++)
+            if (strncmp(tn_synth_tower_name(i), "tiny-", 5)) printf("encoder %s\n", tn_synth_tower_name(i));
         return EXIT_OK;
     }
     bool sweeping = words[0] && !strcmp(words[0], "sweep");
@@ -310,7 +322,8 @@ static int other_than_requests(const command *c, const sim_args *a, const char *
     if (!strcmp(a->soc_name, "this-machine")) {
         if (sweeping) return cli_usage_error(c, "sweep is for SoCs");
         if (a->load || a->attention || a->switching || a->svg || a->float_lane || a->chunk || a->n_gen ||
-            a->bits > 0 || a->ratio > 0 || a->accepted > 0 || a->npu_memory || a->one_core || a->staged)
+            a->bits > 0 || a->ratio > 0 || a->accepted > 0 || a->npu_memory || a->one_core || a->staged ||
+            a->encoder)
             return cli_usage_error(
                 c, "this-machine takes --model, --prompt, --policy, --steal-above, --trace and --json alone");
         return this_machine(a);
@@ -347,6 +360,12 @@ static int request_of(const command *c, const sim_args *a, bool sweeping, tn_sim
     if (!tn_policy_parse(a->policy ? a->policy : "ooe", &r->policy) || r->policy.kind == TN_POLICY_PLAN)
         return cli_usage_error(c, "policy '%s' is unknown", a->policy);
     if (a->steal != INT32_MIN) r->policy.steal_above = a->steal;
+    if (!a->encoder && (a->views || a->before))
+        return cli_usage_error(c, "--views and --before are for --encoder");
+    if (a->encoder && !tn_sim_encoder_find(a->encoder, &r->encoder))
+        return cli_usage_error(c, "encoder '%s' is unknown (see --list)", a->encoder);
+    r->n_views = a->encoder ? a->views ? a->views : 1 : 0;
+    r->n_before = a->before;
     if (a->switching && !tn_switch_parse(a->switching, &r->switching))
         return cli_usage_error(c, "no way of switching is called '%s'", a->switching);
     return -1;
@@ -386,6 +405,11 @@ int cmd_sim(int argc, char **argv) {
          "the device holds one form of a graph; exchange them: progressive, async or sync"},
         {"accepted", 0, "N", ARG_FLOAT, &a.accepted, 1, 1000,
          "tokens a decode step yields with drafts (default 1: none)"},
+        {"encoder", 0, "NAME", ARG_STR, &a.encoder, 0, 0,
+         "the prompt has a picture, encoded by this (--list names them)"},
+        {"views", 0, "N", ARG_INT, &a.views, 1, 1024, "views of the picture (default 1)"},
+        {"before", 0, "N", ARG_INT, &a.before, 0, 131072,
+         "tokens of the prompt before their rows (default 0)"},
         {"vary", 0, "LIST", ARG_STR, &a.vary, 0, 0,
          "sweep: of chunk,policy,steal,bits,ratio,npu,flash (default: chunk,steal,bits,ratio,npu,flash)"},
         {"trace", 0, "FILE", ARG_STR, &a.trace, 0, 0, "write the timeline as Chrome trace JSON"},

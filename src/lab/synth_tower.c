@@ -5,6 +5,7 @@
 #include "base/status.h"
 #include "formats/gguf.h"
 #include "lab/noise.h"
+#include "lab/sim_views.h"
 #include "model/tower.h"
 
 #include <math.h>
@@ -79,6 +80,23 @@ const char *tn_synth_tower_name(size_t i) {
     return i < sizeof towers / sizeof *towers ? towers[i].name : NULL;
 }
 bool tn_synth_is_tower(const char *name) { return tower_of(name); }
+
+bool tn_sim_encoder_find(const char *name, tn_sim_encoder *out) {
+    const tower *t = tower_of(name);
+    if (!t) return false;
+    const int32_t side = t->image / t->patch, n = t->shuffle ? t->shuffle : 1;
+    const bool means =
+        t->kind == TN_TOWER_GEMMA3 || t->kind == TN_TOWER_GEMMA4 || !t->shuffle; /* of neighbours */
+    *out = (tn_sim_encoder){.n_layers = t->n_layers,
+                            .width = t->width,
+                            .ff = t->ff,
+                            .gated = t->kind == TN_TOWER_QWEN25VL || t->kind == TN_TOWER_GEMMA4,
+                            .patches = side * side,
+                            .rows = t->shuffle ? (side / n) * (side / n) : t->between,
+                            .joined = t->width * (means ? 1 : n * n),
+                            .out = t->out};
+    return true;
+}
 
 typedef struct writing {
     const tower *t;

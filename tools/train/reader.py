@@ -2,9 +2,10 @@
 """A model that reads drawn screens: a small vision tower before tern-tiny, trained and measured on drawings.
 
     reader.py train RUN_FOLDER --minutes 60         the tower learns to name what a drawing shows, then to say it through tern-tiny
-    reader.py export RUN_FOLDER OUT_FOLDER          a Hugging Face folder in the form of Idefics3 (SmolVLM's), as engines read it
+    reader.py export RUN_FOLDER models/tern-eyes    what was learned, as models/tern-eyes/assemble.py takes it
     reader.py measure BUILD/tern MODEL [-n 100]     exact answers to questions about drawings that were never trained on
     reader.py draw OUT.png [--seed 1]               one drawing, with its questions and answers
+    reader.py pictures FOLDER [-n 20]               drawings with their questions, for a test that cannot draw
 
 A drawing has four lines, each with a label, a number of four digits and a coloured button at the left, in the middle or at the right.
 Drawings of training have even seeds, those of measurement odd ones. Needs Debian's python3-torch, python3-numpy and python3-pil.
@@ -14,7 +15,6 @@ import json
 import math
 import os
 import random
-import shutil
 import subprocess
 import sys
 import time
@@ -22,13 +22,12 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 TINY = os.path.join(HERE, "../../models/tern-tiny")
 SIDE, PATCH, LINES = 128, 16, 4
-WIDTH, LAYERS, HEADS, RANK = 192, 4, 3, 8
+WIDTH, LAYERS, HEADS, RANK, TURNS = 192, 4, 3, 8, 6
 LABELS = ("garden kitchen office bridge river school window music light engine door table phone train message paper castle forest island "
           "hotel ticket dinner letter street").split()
 COLOURS = {"red": (214, 40, 40), "green": (40, 160, 60), "blue": (40, 80, 210), "yellow": (235, 205, 40), "purple": (130, 50, 170),
            "pink": (245, 140, 190), "brown": (120, 75, 40), "black": (15, 15, 15)}
 PLACES = ["left", "middle", "right"]
-MARKS = ["<image>", "<fake_token_around_image>", "<global-img>"]
 N_ROWS = (SIDE // PATCH) ** 2
 
 
@@ -132,15 +131,16 @@ class Language:
         import torch
         return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.c["rms_norm_eps"]) * self.w[name]
 
-    def rope(self, x):
+    def rope(self, x, at):  # [B][H][T][D] at positions [B][T]
         import torch
-        d, t = x.shape[-1], x.shape[-2]
-        angle = torch.arange(t).float()[:, None] / self.c["rope_theta"] ** (torch.arange(0, d, 2).float() / d)
+        d = x.shape[-1]
+        angle = at.float()[:, None, :, None] / self.c["rope_theta"] ** (torch.arange(0, d, 2).float() / d)
         cos, sin = angle.cos(), angle.sin()
         a, b = x[..., : d // 2], x[..., d // 2:]
         return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
 
-    def forward(self, x, adapter):  # [B][T][width] to the last norm's output; adapter: name -> parameter
+    def forward(self, x, at, mask, adapter):
+        """[B][T][width] at positions [B][T], each seeing what mask [B][1][T][T] leaves, to the last norm's output; adapter: name -> parameter"""
         import torch
         from torch.nn import functional
         from torch.nn.functional import silu
@@ -151,12 +151,11 @@ class Language:
 
         c, (b, t, _) = self.c, x.shape
         h, kv, d = c["num_attention_heads"], c["num_key_value_heads"], c["head_dim"]
-        mask = torch.full((t, t), -1e9).triu(1)
         for i in range(c["num_hidden_layers"]):
             p = f"model.layers.{i}."
             y = self.norm(x, p + "input_layernorm.weight")
             q, k, v = (linear(y, f"{p}self_attn.{n}_proj.weight").view(b, t, -1, d).transpose(1, 2) for n in "qkv")
-            q, k = self.rope(q.float()), self.rope(k.float())
+            q, k = self.rope(q.float(), at), self.rope(k.float(), at)
             k, v = k.repeat_interleave(h // kv, 1), v.float().repeat_interleave(h // kv, 1)
             a = (q @ k.transpose(2, 3) / math.sqrt(d) + mask).softmax(-1) @ v
             x = x + linear(a.transpose(1, 2).reshape(b, t, -1), p + "self_attn.o_proj.weight")
@@ -189,12 +188,33 @@ def told(language, lines):
     return ids
 
 
-def turn(language, question, answer, first):
-    """The ids of a question and of its answer, which is what is learned."""
-    t = language.tokenizer
-    head = "" if first else "\n<|im_start|>user\n"
-    ask = t.encode(f"{head}Question: {question}<|im_end|>\n<|im_start|>assistant\n")
-    return ask, t.encode(f"{answer}<|im_end|>")
+def turns(language, drawings, r):
+    """Questions about each drawing side by side: [B][T] of ids, of their places after the drawing, of which turn each belongs to (0: none), and
+    whether it is learned, which the answers are. Every turn follows the drawing and sees no other."""
+    import torch
+    t, out = language.tokenizer, []
+    for lines in drawings:
+        row = []
+        for k, (_, question, answer) in enumerate(r.sample(list(questions(lines)), TURNS)):
+            ask = t.encode(f"Question: {question}<|im_end|>\n<|im_start|>assistant\n")
+            ids = ask + t.encode(f"{answer}<|im_end|>")
+            row += [(x, i, k + 1, i >= len(ask)) for i, x in enumerate(ids)]
+        out.append(row)
+    most = max(map(len, out))
+    table = torch.tensor([row + [(0, 0, 0, 0)] * (most - len(row)) for row in out])
+    return table[..., 0], table[..., 1], table[..., 2], table[..., 3].bool()
+
+
+def seen_by(turn, at, n_before):
+    """What each place sees, as what is added to the scores: the drawing (n_before places, each seeing what stands before it), and of its own turn what stands before."""
+    import torch
+    b = turn.shape[0]
+    turn = torch.cat([torch.zeros(b, n_before, dtype=turn.dtype), turn], 1)
+    at = torch.cat([torch.arange(n_before).expand(b, -1), at + n_before], 1)
+    shown = torch.zeros(b, turn.shape[1], dtype=torch.bool)
+    shown[:, :n_before] = True
+    see = (shown[:, None, :] | (turn[:, :, None] == turn[:, None, :])) & (at[:, :, None] >= at[:, None, :])
+    return at, torch.where(see, 0.0, -1e9)[:, None]
 
 
 # ---- training ---------------------------------------------------------------------------------------------------
@@ -230,51 +250,52 @@ def main_train(o):
     seen, right, last = 0, torch.zeros(len(sizes)), time.time()
     start = language.tokenizer.encode("<|im_start|>user\n")
     end = language.tokenizer.encode("\n\n")
-    said = [0.0, 0]
+    said = [0.0, 0.0, 0, 0.0]
     while time.time() - begin < o.minutes * 60:
         step = state["step"]
         done = (spent + time.time() - begin) / (o.total * 60)
         state["stage"] = o.stage
         n = 64 if state["stage"] == 1 else 16
         drawn = [screen(2 * (step * 64 + i)) for i in range(n)]
-        pixels = pixels_of([p for p, _ in drawn])
         for i, g in enumerate(optimiser.param_groups):  # the tower only follows in the last stage
             g["lr"] = (2e-4 if state["stage"] == 3 and i == 0 else 1e-3) * min(1, (step - first + 1) / 100) * (.05 + .95 * .5 * (1 + math.cos(math.pi * min(1, done))))
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=o.bf16):
-            rows = model(pixels)
-            logits = names(rows.reshape(n, LINES, -1)).float().split(sizes, -1)
-        want = [[[LABELS.index(a), *map(int, b), list(COLOURS).index(c), PLACES.index(d)] for a, b, c, d in lines] for _, lines in drawn]
-        want = torch.tensor(want)
-        loss = sum(cross_entropy(x.flatten(0, 1), want[..., i].flatten()) for i, x in enumerate(logits)) / len(sizes)
-        meant = language.embedding[torch.tensor([told(language, lines) for _, lines in drawn])]
-        near = (rows.float() - meant).square().mean() / meant.square().mean()
-        loss = loss + near
-        right += torch.tensor([(x.argmax(-1) == want[..., i]).float().mean() for i, x in enumerate(logits)])
+        tokens = torch.tensor([told(language, lines) for _, lines in drawn])
+        meant = language.embedding[tokens]
+        if state["stage"] == 2:  # rows as the tower comes to make them, near what they mean
+            meant = meant + torch.randn(meant.shape) * meant.square().mean().sqrt() * (.4 * torch.rand(n, 1, 1))
+            loss = near = torch.zeros(())
+        else:
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=o.bf16):
+                rows = model(pixels_of([p for p, _ in drawn]))
+                logits = names(rows.reshape(n, LINES, -1)).float().split(sizes, -1)
+            want = [[[LABELS.index(a), *map(int, b), list(COLOURS).index(c), PLACES.index(d)] for a, b, c, d in lines] for _, lines in drawn]
+            want = torch.tensor(want)
+            loss = sum(cross_entropy(x.flatten(0, 1), want[..., i].flatten()) for i, x in enumerate(logits)) / len(sizes)
+            near = (rows.float() - meant).square().mean() / meant.square().mean()
+            # Which token is the nearest to each row: what errs between two tokens says neither, however near it is.
+            spread = .2 * width * language.embedding.square().mean()
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=o.bf16):
+                nearest = ((2 * linear(rows, language.embedding)).float() - language.embedding.square().sum(-1)) / spread
+            loss = loss + near + cross_entropy(nearest.flatten(0, 1), tokens.flatten())
+            said[3] += float((nearest.argmax(-1) == tokens).float().mean())
+            right += torch.tensor([(x.argmax(-1) == want[..., i]).float().mean() for i, x in enumerate(logits)])
         seen += 1
         if state["stage"] > 1:
-            ids, learn = [], []
-            r = random.Random(step)
-            for _, lines in drawn:
-                a, b = [], []
-                for k, (_, q, w) in enumerate(r.sample(list(questions(lines)), 4)):
-                    ask, answer = turn(language, q, w, k == 0)
-                    a += ask + answer
-                    b += [0] * len(ask) + [1] * len(answer)
-                ids.append(a)
-                learn.append(b)
-            most = max(map(len, ids))
-            learn = torch.tensor([b + [0] * (most - len(b)) for b in learn]).bool()
-            ids = torch.tensor([a + [0] * (most - len(a)) for a in ids])
-            e = language.embedding
+            ids, at, turn, learn = turns(language, [lines for _, lines in drawn], random.Random(step))
+            e, most = language.embedding, ids.shape[1]
             around = marks[0].expand(n, 1, width)
-            x = torch.cat([e[torch.tensor(start)].expand(n, -1, -1), around, marks[1].expand(n, 1, width), rows.float() if state["stage"] == 3 else meant, around,
-                           e[torch.tensor(end)].expand(n, -1, -1), e[ids]], 1)
+            before = torch.cat([e[torch.tensor(start)].expand(n, -1, -1), around, marks[1].expand(n, 1, width), rows.float() if state["stage"] == 3 else meant, around,
+                                e[torch.tensor(end)].expand(n, -1, -1)], 1)
+            at, mask = seen_by(turn, at, before.shape[1])
             with torch.autocast("cpu", dtype=torch.bfloat16, enabled=o.bf16):
-                out = language.forward(x, parts["adapter"])[:, -most - 1:-1][learn]
+                out = language.forward(torch.cat([before, e[ids]], 1), at, mask, parts["adapter"])[:, -most:][:, :-1][learn[:, 1:]]
                 guess = linear(out, e).float()
+            ids, learn = ids[:, 1:], learn[:, 1:]
             words = cross_entropy(guess, ids[learn])
-            said[0] += float((guess.argmax(-1) == ids[learn]).float().mean())
-            said[1] += 1
+            good = torch.zeros(learn.shape, dtype=torch.bool)
+            good[learn] = guess.argmax(-1) == ids[learn]
+            wrong = torch.zeros(n, TURNS + 1).scatter_add_(1, turn[:, 1:], (learn & ~good).float())[:, 1:]
+            said = [said[0] + float(good[learn].float().mean()), said[1] + float((wrong == 0).float().mean()), said[2] + 1, said[3]]
             loss = .2 * loss + words
         optimiser.zero_grad(set_to_none=True)
         loss.backward()
@@ -283,47 +304,28 @@ def main_train(o):
         state["step"] += 1
         state["seconds"] = spent + time.time() - begin
         if time.time() - last > 20:
-            print(f"stage {state['stage']} step {state['step']} {state['seconds']:.0f} s loss {float(loss):.3f} near {float(near):.3f} right "
-                  + " ".join(f"{v / seen:.2f}" for v in right.tolist()) + (f" tokens {said[0] / said[1]:.3f}" if said[1] else ""), flush=True)
-            seen, right, last, said = 0, torch.zeros(len(sizes)), time.time(), [0.0, 0]
+            print(f"stage {state['stage']} step {state['step']} {state['seconds']:.0f} s loss {float(loss):.3f} near {float(near):.3f} rows {said[3] / seen:.4f} right "
+                  + " ".join(f"{v / seen:.2f}" for v in right.tolist()) + (f" tokens {said[0] / said[2]:.3f} answers {said[1] / said[2]:.3f}" if said[2] else ""), flush=True)
+            seen, right, last, said = 0, torch.zeros(len(sizes)), time.time(), [0.0, 0.0, 0, 0.0]
             torch.save({"w": parts.state_dict(), "state": state, "optimiser": optimiser.state_dict()}, path + ".part")
             os.replace(path + ".part", path)
     torch.save({"w": parts.state_dict(), "state": state, "optimiser": optimiser.state_dict()}, path + ".part")
     os.replace(path + ".part", path)
 
 
-# ---- as engines read it -------------------------------------------------------------------------------------------
-
-CHAT = ("{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' }}"
-        "{% if message['content'] is string %}{{ message['content'] }}{% else %}{% for part in message['content'] %}"
-        "{% if part['type'] == 'image' %}{{ '<image>' }}{% else %}"
-        "{{ ('\\n\\nQuestion: ' if not loop.first else '') + part['text'] }}{% endif %}{% endfor %}{% endif %}"
-        "{{ '<|im_end|>' + '\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}")
-
-
-def dump(path, value):
-    with open(path, "w", encoding="utf-8") as f:
-        json.dump(value, f, indent=2, ensure_ascii=False)
-        f.write("\n")
+# ---- what is kept of it ------------------------------------------------------------------------------------------
 
 
 def main_export(o):
     import numpy as np
     import torch
-    import safetensors
-    language = Language()
-    width = language.embedding.shape[1]
     kept = torch.load(f"{o.run}/reader.pt", map_location="cpu")["w"]
-    tensors = {}
-    for k, v in language.w.items():
-        name = "adapter." + k[:-len(".weight")].replace(".", "/")
-        if name + "/a" in kept:
-            v = v + kept[name + "/b"] @ kept[name + "/a"]
-        tensors[f"model.text_model.{k[len('model.'):]}"] = v.numpy()
-    rows = np.zeros((len(MARKS), width), np.float32)
-    rows[1:] = kept["marks"].numpy()
-    name = "model.text_model.embed_tokens.weight"
-    tensors[name] = np.concatenate([tensors[name], rows])
+    around = kept["marks"].numpy()  # <image> stands where rows of the tower come, and has no embedding
+    tensors = {"marks": np.concatenate([np.zeros((1, around.shape[1]), np.float32), around])}
+    for k, v in kept.items():
+        if k.startswith("adapter."):  # a is [rank][columns]; b becomes [rank][rows], since a rank has a scale
+            k = k[len("adapter."):].replace("/", ".")
+            tensors[k] = v.numpy() if k.endswith(".a") else v.numpy().T
     vision, here = "model.vision_model.", {k[len("tower."):]: v.numpy() for k, v in kept.items() if k.startswith("tower.")}
     names = {"patch.bias": "embeddings.patch_embedding.bias", "position": "embeddings.position_embedding.weight",
              "post.weight": "post_layernorm.weight", "post.bias": "post_layernorm.bias"}
@@ -331,33 +333,36 @@ def main_export(o):
     tensors["model.connector.modality_projection.proj.weight"] = here.pop("proj.weight")
     for k, v in here.items():
         tensors[vision + (names.get(k) or "encoder." + k)] = v
+    parts = {}
+    for k, v in tensors.items():
+        if v.ndim == 1 or k == "marks":
+            parts[k] = v.astype(np.float32)
+            continue
+        rows = v.reshape(len(v), -1)
+        scale = np.abs(rows).max(1, keepdims=True).astype(np.float32) / 127
+        parts[k], parts[k + ".scale"] = np.rint(rows / np.maximum(scale, 1e-30)).astype(np.int8).reshape(v.shape), scale[:, 0]
+    head, blobs, at = {}, [], 0
+    for k in sorted(parts, key=lambda k: (parts[k].dtype.itemsize == 1, k)):  # floats first, so that they lie at multiples of 4
+        blobs.append(parts[k].tobytes())
+        head[k] = {"dtype": "I8" if parts[k].dtype == np.int8 else "F32", "shape": list(parts[k].shape), "data_offsets": [at, at + len(blobs[-1])]}
+        at += len(blobs[-1])
+    text = json.dumps(head, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with open(f"{o.out}/eyes.safetensors", "wb") as f:
+        f.write(len(text).to_bytes(8, "little") + text + b"".join(blobs))
+    print(f"{o.out}/eyes.safetensors: {8 + len(text) + at} bytes, {sum(v.size for v in tensors.values())} parameters, "
+          f"{sum(v.size for k, v in tensors.items() if k.startswith('model.vision') or 'connector' in k)} of them in the tower")
+
+
+def main_pictures(o):
     os.makedirs(o.out, exist_ok=True)
-    safetensors.write(f"{o.out}/model.safetensors", tensors)
-    text = {k: v for k, v in language.c.items() if k not in ("architectures", "torch_dtype")}
-    n = text["vocab_size"]
-    text["vocab_size"] = n + len(MARKS)
-    dump(f"{o.out}/config.json", {
-        "architectures": ["Idefics3ForConditionalGeneration"], "model_type": "idefics3", "image_token_id": n, "scale_factor": 1,
-        "tie_word_embeddings": True, "torch_dtype": "bfloat16", "text_config": text,
-        "vision_config": {"model_type": "idefics3_vision", "hidden_size": WIDTH, "intermediate_size": 4 * WIDTH, "num_hidden_layers": LAYERS,
-                          "num_attention_heads": HEADS, "image_size": SIDE, "patch_size": PATCH, "num_channels": 3, "layer_norm_eps": 1e-6,
-                          "hidden_act": "gelu_pytorch_tanh"}})
-    dump(f"{o.out}/preprocessor_config.json", {
-        "image_processor_type": "Idefics3ImageProcessor", "do_convert_rgb": True, "do_image_splitting": True, "do_normalize": True, "do_pad": True,
-        "do_rescale": True, "do_resize": True, "image_mean": [.5] * 3, "image_std": [.5] * 3, "max_image_size": {"longest_edge": SIDE},
-        "resample": 1, "rescale_factor": 1 / 255, "size": {"longest_edge": SIDE}})
-    tokenizer = json.load(open(f"{TINY}/tokenizer.json", encoding="utf-8"))
-    said = json.load(open(f"{TINY}/tokenizer_config.json", encoding="utf-8"))
-    for i, mark in enumerate(MARKS):
-        how = {"content": mark, "lstrip": False, "normalized": False, "rstrip": False, "single_word": False, "special": True}
-        tokenizer["added_tokens"].append({"id": n + i, **how})
-        said["added_tokens_decoder"][str(n + i)] = how
-    said["chat_template"] = CHAT
-    dump(f"{o.out}/tokenizer.json", tokenizer)
-    dump(f"{o.out}/tokenizer_config.json", said)
-    shutil.copy(f"{TINY}/generation_config.json", o.out)
-    tower_size = sum(v.size for k, v in tensors.items() if "text_model" not in k)
-    print(f"{o.out}: {sum(v.size for v in tensors.values())} parameters, {tower_size} of them in the tower")
+    with open(f"{o.out}/questions.jsonl", "w", encoding="utf-8") as f:
+        for i in range(o.n):
+            seed = 2 * (o.first + i) + 1
+            picture, lines = screen(seed)
+            picture.save(f"{o.out}/{seed}.png", optimize=True)
+            for kind, q, a in questions(lines):
+                f.write(json.dumps({"picture": f"{seed}.png", "about": kind, "question": q, "answer": a}) + "\n")
 
 
 def main_measure(o):
@@ -430,6 +435,10 @@ def main():
     d = s.add_parser("draw")
     d.add_argument("out")
     d.add_argument("--seed", type=int, default=1)
+    p = s.add_parser("pictures")
+    p.add_argument("out")
+    p.add_argument("-n", type=int, default=20)
+    p.add_argument("--first", type=int, default=0)
     o = a.parse_args()
     globals()[f"main_{o.what}"](o)
 
