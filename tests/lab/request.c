@@ -8,7 +8,7 @@
 
 #include "../sched/verify.h"
 #include "base/clock.h"
-#include "lab/sim.h"
+#include "lab/sim_views.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -357,15 +357,66 @@ static void measured_times_are_used(void **state) {
     assert_int_equal(more.n_tasks, o.n_tasks + 8 * 12);
 }
 
+/* Pictures are work of both lanes, as much as is counted here by hand. In the prompt's graph nothing is later than with the
+ * encoder first, text before a picture and views beside each other are sooner, and no schedule is invalid. */
+static void views_are_encoded_beside_the_prompt(void **state) {
+    (void)state;
+    enum { VIEWS = 5, BEFORE = 300, TOKENS = 700 };
+    static const int32_t one_each[TN_N_LANES] = {1, 1, 1};
+    tn_timeline_options opt = {.n_workers = {1, 1, 1}, .cap_events = 1 << 15, .cap_flows = 1 << 17};
+    tn_timeline *tl;
+    assert_int_equal(tn_timeline_open(&ctx, &opt, &tl, NULL), TERN_OK);
+    for (int k = 0; k < 4; k++) {
+        tn_sim_request r = request("smollm2-360m", TOKENS, 128, kinds[k]);
+        const tn_sim_result text = simulate(&r, NULL);
+        assert_true(tn_sim_encoder_find("smolvlm-500m-mmproj", &r.encoder));
+        assert_int_equal(r.encoder.patches, 32 * 32);
+        assert_int_equal(r.encoder.rows, 64);
+        assert_int_equal(r.encoder.joined, 16 * 768);
+        r.n_views = VIEWS, r.n_before = BEFORE;
+        tn_timeline_clear(tl);
+        const tn_sim_result o = simulate(&r, tl), again = simulate(&r, NULL);
+        verify_run(sim.graph, &r.policy, one_each, tl);
+        assert_true(o.ttft_ms == again.ttft_ms && o.apart_ms == again.apart_ms);
+        const double n = 1024, w = 768, ff = 3072,
+                     products = 12 * (4 * w * w + 2 * w * ff) * fmax(n * soc.mac_ns, soc.byte_ns) +
+                                16 * w * 960 * fmax(64 * soc.mac_ns, soc.byte_ns) +
+                                (12 * 4 + 1) * soc.launch_ns +
+                                soc.handover_ns * (12 * n * (6 * w + 2 * w + 2 * ff) + 64 * (16 * w + 960)),
+                     floats = 12 * (2 * n * n * w * soc.attn_mac_ns + n * (2 * w + ff) * soc.elem_ns);
+        const double npu = (double)(o.work_ns[TN_LANE_NPU] - text.work_ns[TN_LANE_NPU]),
+                     cpu = (double)(o.work_ns[TN_LANE_CPU] - text.work_ns[TN_LANE_CPU]);
+        assert_true(fabs(npu / (VIEWS * products) - 1) < 1e-4 && fabs(cpu / (VIEWS * floats) - 1) < 1e-4);
+        /* a greedy choice may cost a little, one task at a time costs nothing */
+        assert_true(o.ttft_ms <= o.apart_ms * (kinds[k] == TN_POLICY_IN_ORDER ? 1.0001 : 1.05));
+        assert_true(o.ttft_ms > text.ttft_ms);
+        if (kinds[k] != TN_POLICY_OOE) continue;
+        assert_true(o.ttft_ms <
+                    .9 * (VIEWS * (products + floats) / 1e6 + text.ttft_ms)); /* beside each other */
+        /* a chunk waits for the views whose rows it has, and no earlier one does: 64 rows from 300 on, in chunks of 128 */
+        const int32_t n_steps = (sim.graph->n_tasks - VIEWS * (12 * 8 + 1)) / 6;
+        const int32_t waits[] = {0, 0, 2, 4, 5, 5};
+        for (int32_t i = 0; i < 6; i++) assert_int_equal(sim.graph->n_preds[i * n_steps], waits[i]);
+    }
+    tn_timeline_close(&tl);
+    tn_sim_encoder e;
+    assert_false(tn_sim_encoder_find("qwen2.5-0.5b", &e));
+}
+
 static void nonsense_is_refused(void **state) {
     (void)state;
     tn_sim_result o;
-    tn_sim_request good = request("qwen2.5-0.5b", 512, 256, TN_POLICY_OOE), bad[8];
-    for (int i = 0; i < 8; i++) bad[i] = good;
+    tn_sim_request good = request("qwen2.5-0.5b", 512, 256, TN_POLICY_OOE), bad[11];
+    for (int i = 0; i < 11; i++) bad[i] = good;
     bad[0].n_tokens = 0, bad[1].n_chunk = 2048, bad[2].bits = 9, bad[3].ratio = 1.5, bad[4].accepted = 0.5,
     bad[5].n_gen = -1, bad[6].n_tokens = 1 << 30;
     bad[7].one_form = true, bad[7].switch_blocks = 1000;
-    for (int i = 0; i < 8; i++) {
+    for (int i = 8; i < 11; i++) {
+        assert_true(tn_sim_encoder_find("smolvlm-256m-mmproj", &bad[i].encoder));
+        bad[i].n_views = 2;
+    }
+    bad[8].n_views = 9, bad[9].n_before = 512 - 127, bad[10].load = TN_SIM_STREAM;
+    for (int i = 0; i < 11; i++) {
         tern_error err = {0};
         assert_int_equal(tn_sim_run(&sim, &bad[i], NULL, &o, &err), TERN_E_INVALID);
         assert_true(*err.message);
@@ -482,6 +533,7 @@ int main(void) {
         cmocka_unit_test(the_whole_context_is_attended),
         cmocka_unit_test(bottlenecks_are_named),
         cmocka_unit_test(measured_times_are_used),
+        cmocka_unit_test(views_are_encoded_beside_the_prompt),
         cmocka_unit_test(nonsense_is_refused),
         cmocka_unit_test(files_are_checked),
     };

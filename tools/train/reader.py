@@ -28,29 +28,35 @@ LABELS = ("garden kitchen office bridge river school window music light engine d
 COLOURS = {"red": (214, 40, 40), "green": (40, 160, 60), "blue": (40, 80, 210), "yellow": (235, 205, 40), "purple": (130, 50, 170),
            "pink": (245, 140, 190), "brown": (120, 75, 40), "black": (15, 15, 15)}
 PLACES = ["left", "middle", "right"]
+GROUNDS = [(250, 250, 250), (235, 240, 245), (225, 225, 215), (205, 215, 225)]
+# What a drawing of measurement may be that none of training was.
+SHIFTS = ["drawn", "jpeg", "size", "grounds", "shades", "words", "blank", "other"]
+NEW_LABELS = "summer market doctor camera bottle planet".split()
 N_ROWS = (SIDE // PATCH) ** 2
 
 
 # ---- drawings ---------------------------------------------------------------------------------------------------
 
 
-def screen(seed):
-    """A drawing and what is on it: [(label, number, colour, place)] from the top down."""
+def screen(seed, labels=LABELS, grounds=GROUNDS, shade=0):
+    """A drawing and what is on it: [(label, number, colour, place)] from the top down. shade: how far colours are off at most."""
     from PIL import Image, ImageDraw, ImageFont
     r = random.Random(seed)
-    ground = r.choice([(250, 250, 250), (235, 240, 245), (225, 225, 215), (205, 215, 225)])
+    ground = r.choice(grounds)
     ink = r.choice([(0, 0, 0), (40, 40, 60), (60, 30, 10)])
     picture = Image.new("RGB", (SIDE, SIDE), ground)
     d, font = ImageDraw.Draw(picture), ImageFont.load_default()
     lines = []
-    for i, label in enumerate(r.sample(LABELS, LINES)):
+    for i, label in enumerate(r.sample(labels, LINES)):
         number, colour, place = str(r.randint(1000, 9999)), r.choice(list(COLOURS)), r.choice(PLACES)
         y = i * SIDE // LINES
         d.text((3 + r.randrange(4), y + 2 + r.randrange(3)), label, fill=ink, font=font)
         d.text((92 + r.randrange(6), y + 2 + r.randrange(3)), number, fill=ink, font=font)
         x = 4 + PLACES.index(place) * 44 + r.randrange(6)
         top = y + 17 + r.randrange(3)
-        d.rectangle([x, top, x + 26 + r.randrange(5), top + 8 + r.randrange(3)], fill=COLOURS[colour])
+        corner = x + 26 + r.randrange(5), top + 8 + r.randrange(3)
+        fill = COLOURS[colour] if not shade else tuple(min(255, max(0, v + r.randint(-shade, shade))) for v in COLOURS[colour])
+        d.rectangle([x, top, *corner], fill=fill)
         lines.append((label, number, colour, place))
     return picture, lines
 
@@ -365,17 +371,37 @@ def main_pictures(o):
                 f.write(json.dumps({"picture": f"{seed}.png", "about": kind, "question": q, "answer": a}) + "\n")
 
 
+def shifted(seed, how):
+    """A drawing as measurement shows it, with what is asked about it."""
+    import io
+    from PIL import Image
+    drawn = {"grounds": {"grounds": [(180, 220, 180), (250, 230, 200), (160, 160, 170)]}, "shades": {"shade": 25},
+             "words": {"labels": NEW_LABELS}}.get(how, {})
+    picture, lines = screen(seed, **drawn)
+    if how == "jpeg":
+        data = io.BytesIO()
+        picture.save(data, "JPEG", quality=80)
+        picture = Image.open(data).convert("RGB")
+    if how == "size":
+        picture = picture.resize((random.Random(seed).randint(90, 400),) * 2, Image.Resampling.BICUBIC)
+    if how == "blank":
+        picture = Image.new("RGB", (SIDE, SIDE), GROUNDS[0])
+    if how == "other":
+        picture, _ = screen(seed + 2)
+    return picture, lines
+
+
 def main_measure(o):
-    right, asked = {}, {}
-    server = subprocess.Popen([o.tern, "serve", "-m", o.model, "--port", str(o.port), "-c", "1024", "--pack", "never", *o.options],
+    right, asked, notes = {}, {}, open(f"{TINY}/calib.txt", encoding="utf-8").read()
+    server = subprocess.Popen([o.tern, "serve", "-m", o.model, "--port", str(o.port), "-c", "2048", "--pack", "never", *o.serve.split()],
                               stderr=subprocess.PIPE, text=True)
     try:
         while "http://" not in (line := server.stderr.readline()):
             assert line, "the server has ended"
         for i in range(o.n):
-            picture, lines = screen(2 * (o.first + i) + 1)
+            picture, lines = shifted(2 * (o.first + i) + 1, o.shown)
             for kind, q, want in questions(lines):
-                got = ask(o.port, picture, q)
+                got = ask(o.port, picture, q, notes[:o.notes])
                 asked[kind] = asked.get(kind, 0) + 1
                 right[kind] = right.get(kind, 0) + (got.strip() == want)
                 if o.wrong and got.strip() != want:
@@ -384,12 +410,13 @@ def main_measure(o):
         server.terminate()
         server.wait()
     n, k = sum(asked.values()), sum(right.values())
-    half = 1.96 * math.sqrt(max(k / n * (1 - k / n), 1 / n / n) / n)
-    print(f"{os.path.basename(o.model)}: {k} of {n} right ({100 * k / n:.1f} +- {100 * half:.1f} %), "
+    z = 1.96  # Wilson's interval
+    mid, half = (k + z * z / 2) / (n + z * z), z / (n + z * z) * math.sqrt(k * (n - k) / n + z * z / 4)
+    print(f"{os.path.basename(o.model)} {o.serve} {o.shown}: {k} of {n} right ({100 * k / n:.1f} %, {100 * (mid - half):.1f} to {100 * (mid + half):.1f}), "
           + ", ".join(f"{kind} {right[kind]} of {asked[kind]}" for kind in asked))
 
 
-def ask(port, picture, question):
+def ask(port, picture, question, notes=""):
     import base64
     import http.client
     import io
@@ -397,7 +424,7 @@ def ask(port, picture, question):
     picture.save(data, "PNG")
     url = "data:image/png;base64," + base64.b64encode(data.getvalue()).decode()
     c = http.client.HTTPConnection("127.0.0.1", port, timeout=600)
-    content = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": question}]
+    content = [{"type": "text", "text": notes}] * bool(notes) + [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": question}]
     c.request("POST", "/v1/chat/completions", json.dumps({"messages": [{"role": "user", "content": content}], "temperature": 0, "max_tokens": 40}))
     r = json.loads(c.getresponse().read())
     assert "choices" in r, r
@@ -429,9 +456,12 @@ def main():
     m.add_argument("model")
     m.add_argument("-n", type=int, default=100, help="drawings, of twelve questions each")
     m.add_argument("--first", type=int, default=0, help="drawings left out at the beginning")
+    m.add_argument("--shown", choices=SHIFTS, default="drawn", help="as JPEG at quality 80, in another size, on other grounds, with colours a little off, "
+                   "with words that were never trained on; blank, or another drawing, as controls")
     m.add_argument("--port", type=int, default=18321)
     m.add_argument("--wrong", action="store_true", help="print what was wrong")
-    m.add_argument("options", nargs="*", help="of tern serve, after --")
+    m.add_argument("--notes", type=int, default=0, help="so many bytes of other text stand before the drawing")
+    m.add_argument("--serve", default="", help="options of tern serve, in one word: --serve='--encoder int8'")
     d = s.add_parser("draw")
     d.add_argument("out")
     d.add_argument("--seed", type=int, default=1)
