@@ -162,6 +162,11 @@ static tern_status check_tower(const tn_sight *s, const tn_tower_shape *shape, t
         "pictures of Qwen's encoders need a model whose rope has three axes, and the file of this one (%s) "
         "says nothing about them%s",
         h->arch, s->e->npu ? ": a package of an older tern must be packed again" : "");
+    TN_FAIL_IF(tn_tower_has_axes(shape->kind) && h->rope_interleaved != (shape->kind == TN_TOWER_QWEN3VL),
+               err, TERN_E_INVALID,
+               "the encoder is of another model: its rows turn by axes %s, and the model's %s",
+               h->rope_interleaved ? "one after another (Qwen2.5-VL)" : "in turns (Qwen3-VL)",
+               h->rope_interleaved ? "in turns" : "one after another");
     TN_FAIL_IF(
         shape->n_deep != h->n_deepstack, err, TERN_E_INVALID,
         "the encoder is of another model: it gives rows for %d first layers (deepstack), and the model's "

@@ -27,8 +27,8 @@ static size_t byte_text(int b, char out[4]) {
 }
 
 /* Marks of pictures: in front of the control tokens where a model sees. */
-enum { SEES_GRID = 4, N_MARKS = 3 + SEES_GRID * SEES_GRID };
-static int mark_text(int family, size_t i, char out[24]) {
+enum { SEES_GRID = 4, N_MARKS = 3 + SEES_GRID * SEES_GRID, LONGEST = 32 };
+static int mark_text(int family, size_t i, char out[LONGEST]) {
     static const char *const marks[][3] = {{"<image>", "<fake_token_around_image>", "<global-img>"},
                                            {"<start_of_image>", "<image_soft_token>", "<end_of_image>"},
                                            {"<|vision_start|>", "<|image_pad|>", "<|vision_end|>"},
@@ -37,11 +37,11 @@ static int mark_text(int family, size_t i, char out[24]) {
                                            {"<|image|>", "<|image>", "<image|>"},
                                            {"<image>", "</image>", "<slice>"}};
     static const char *const minicpm[] = {"</slice>", "<image_id>", "</image_id>"};
-    if (i < 3) return snprintf(out, 24, "%.23s", marks[family - 1][i]);
+    if (i < 3) return snprintf(out, LONGEST, "%s", marks[family - 1][i]);
     const int cell = (int)i - 3, r = cell / SEES_GRID % SEES_GRID + 1, c = cell % SEES_GRID + 1;
-    if (family == 7 && i < 6) return snprintf(out, 24, "%s", minicpm[i - 3]);
-    if (family == 4 && i == N_MARKS - 1) return snprintf(out, 24, "<|img_thumbnail|>");
-    return snprintf(out, 24, family == 4 ? "<|img_row_%d_col_%d|>" : "<row_%d_col_%d>", r, c);
+    if (family == 7 && i < 6) return snprintf(out, LONGEST, "%s", minicpm[i - 3]);
+    if (family == 4 && i == N_MARKS - 1) return snprintf(out, LONGEST, "<|img_thumbnail|>");
+    return snprintf(out, LONGEST, family == 4 ? "<|img_row_%d_col_%d|>" : "<row_%d_col_%d>", r, c);
 }
 
 /* A turn for a line; pictures of a message stand where its parts have them. */
@@ -61,7 +61,7 @@ static void put_template(tn_gguf_writer *w, int sees) {
         tn_gguf_put_str(w, "tokenizer.chat_template", plain_template);
         return;
     }
-    char mark[3][24] = {"", "", ""}, text[sizeof sees_template + sizeof mark];
+    char mark[3][LONGEST] = {"", "", ""}, text[sizeof sees_template + sizeof mark];
     const char *hole = strstr(sees_template, "%s");
     for (size_t i = 0; i < (sees == 3 ? 3 : 1); i++) (void)mark_text(sees, i, mark[i]);
     snprintf(text, sizeof text, "%.*s%s%s%s%s", (int)(hole - sees_template), sees_template, mark[0], mark[1],
@@ -72,7 +72,7 @@ static void put_template(tn_gguf_writer *w, int sees) {
 tern_status tn_synth_put_tokenizer(tn_ctx *ctx, tn_gguf_writer *w, int32_t n_vocab, int sees,
                                    tern_error *err) {
     size_t n = (size_t)n_vocab, first_mark = sees ? n - N_CONTROL - N_MARKS : n;
-    char *text = tn_alloc(ctx, TN_MEM_TEXT, n, 24);
+    char *text = tn_alloc(ctx, TN_MEM_TEXT, n, LONGEST);
     const char **tokens = tn_alloc(ctx, TN_MEM_TEXT, n, sizeof *tokens);
     size_t *lens = tn_alloc(ctx, TN_MEM_TEXT, n, sizeof *lens);
     int32_t *types = tn_alloc(ctx, TN_MEM_TEXT, n, sizeof *types);
@@ -83,7 +83,7 @@ tern_status tn_synth_put_tokenizer(tn_ctx *ctx, tn_gguf_writer *w, int32_t n_voc
     static const char *const merges[] = {"t h", "h e", "i n", "e r", "a n"};
     static const size_t merge_lens[] = {3, 3, 3, 3, 3};
     for (size_t i = 0; i < n && st == TERN_OK; i++) {
-        char *s = text + 24 * i;
+        char *s = text + LONGEST * i;
         tokens[i] = s;
         types[i] = 1;
         if (i < 256) {
@@ -93,13 +93,13 @@ tern_status tn_synth_put_tokenizer(tn_ctx *ctx, tn_gguf_writer *w, int32_t n_voc
             s[1] = merges[i - 256][2];
             lens[i] = 2;
         } else if (i >= n - N_CONTROL) {
-            lens[i] = (size_t)snprintf(s, 24, "%s", control[i - (n - N_CONTROL)]);
+            lens[i] = (size_t)snprintf(s, LONGEST, "%s", control[i - (n - N_CONTROL)]);
             types[i] = 3;
         } else if (i >= first_mark) {
             lens[i] = (size_t)mark_text(sees, i - first_mark, s);
             types[i] = 3;
         } else {
-            lens[i] = (size_t)snprintf(s, 24, "[unused%zu]", i);
+            lens[i] = (size_t)snprintf(s, LONGEST, "[unused%zu]", i);
             types[i] = 5;
         }
     }

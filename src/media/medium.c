@@ -370,22 +370,23 @@ int32_t tn_medium_rows(const tn_medium *m) {
 }
 
 #define QWEN                                                                                                 \
-    { "<|vision_start|><|image_pad|><|vision_end|>", "<|vision_start|>", "<|image_pad|>" }
+    { "<|vision_start|><|image_pad|><|vision_end|>", "<|vision_start|>", "<|image_pad|>", "<|vision_end|>" }
 static const struct {
-    const char *mark, *begin, *row;
+    const char *mark, *begin, *row, *end;
 } families[TN_N_TOWER_KINDS] = {
-    [TN_TOWER_IDEFICS3] = {"<image>", "<image>", "<image>"},
-    [TN_TOWER_GEMMA3] = {"<start_of_image>", "<start_of_image>", "<image_soft_token>"},
+    [TN_TOWER_IDEFICS3] = {"<image>", "<fake_token_around_image>", "<image>", "<fake_token_around_image>"},
+    [TN_TOWER_GEMMA3] = {"<start_of_image>", "<start_of_image>", "<image_soft_token>", "<end_of_image>"},
     [TN_TOWER_QWEN25VL] = QWEN,
     [TN_TOWER_QWEN3VL] = QWEN,
-    [TN_TOWER_LFM2] = {"<image>", "<|image_start|>", "<image>"},
-    [TN_TOWER_INTERNVL] = {"<IMG_CONTEXT>", "<img>", "<IMG_CONTEXT>"},
-    [TN_TOWER_GEMMA4] = {"<|image|>", "<|image>", "<|image|>"},
-    [TN_TOWER_MINICPM] = {"(<image>./</image>)", "<image>", "<unk>"}};
+    [TN_TOWER_LFM2] = {"<image>", "<|image_start|>", "<image>", "<|image_end|>"},
+    [TN_TOWER_INTERNVL] = {"<IMG_CONTEXT>", "<img>", "<IMG_CONTEXT>", "</img>"},
+    [TN_TOWER_GEMMA4] = {"<|image|>", "<|image>", "<|image|>", "<image|>"},
+    [TN_TOWER_MINICPM] = {"(<image>./</image>)", "<image>", "<unk>", "</image>"}};
 
 const char *tn_medium_mark(tn_tower_kind kind) { return families[kind].mark; }
 const char *tn_medium_begin(tn_tower_kind kind) { return families[kind].begin; }
 const char *tn_medium_row(tn_tower_kind kind) { return families[kind].row; }
+const char *tn_medium_end(tn_tower_kind kind) { return families[kind].end; }
 const char *tn_medium_apart(tn_tower_kind kind) {
     return kind == TN_TOWER_INTERNVL || kind == TN_TOWER_MINICPM ? "\n" : "";
 }

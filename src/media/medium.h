@@ -53,10 +53,11 @@ tern_status tn_medium_make(tn_ctx *ctx, const tn_tower_shape *s, const tn_pictur
                            tn_medium *out, tern_error *err);
 void tn_medium_free(tn_medium *m); /* NULL-safe */
 
-/* What a family's template writes for a picture; the token that this begins with, and the one that stands for a row in
- * the marks. */
+/* What a family's template writes for a picture; of the marks of it, the tokens that begin and end them (each has them, but
+ * for what numbers it) and the one that stands for a row. */
 const char *tn_medium_mark(tn_tower_kind kind);
 const char *tn_medium_begin(tn_tower_kind kind);
+const char *tn_medium_end(tn_tower_kind kind);
 const char *tn_medium_row(tn_tower_kind kind);
 /* What stands between a picture and the text after it where no template says it. */
 const char *tn_medium_apart(tn_tower_kind kind);

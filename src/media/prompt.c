@@ -102,11 +102,12 @@ static tern_status messages_for(const json_t *messages, const places *p, char **
     return st;
 }
 
-/* A text that occurs nowhere else in what is rendered. */
+/* A text that occurs nowhere else in what is rendered, where the texts of a message stand one after another. */
 static tern_status make_text(const asked *a, const json_t *messages, places *p, tern_error *err) {
+    static const places joined = {.by_template = false};
     const char *others[] = {a->o->tools, a->o->variables, a->source};
     char *all;
-    TN_TRY(tn_json_text(messages, JSON_COMPACT, &all, err));
+    TN_TRY(messages_for(messages, &joined, &all, err));
     for (unsigned i = 0;; i++) {
         snprintf(p->text, sizeof p->text, "[picture %u of this message]", i);
         bool taken = strstr(all, p->text);
@@ -152,7 +153,8 @@ static tern_status no_memory(tern_error *err) {
 
 static tern_status through_template(const asked *a, const json_t *messages, tn_segments *out,
                                     tern_error *err) {
-    places p = {.by_template = strstr(a->source, "image") != NULL};
+    /* without pictures the prompt is what it would be in a model that does not see */
+    places p = {.by_template = a->n_media && strstr(a->source, "image")};
     tn_segments text;
     char *said;
     TN_TRY(make_text(a, messages, &p, err));
@@ -161,7 +163,7 @@ static tern_status through_template(const asked *a, const json_t *messages, tn_s
     o.messages = said;
     tn_segments_init(&text, a->ctx);
     tern_status st = tn_chat_segments(a->t, NULL, 0, &o, &text, err);
-    size_t n = st == TERN_OK && a->mark ? expand(a, &p, &text, out) : 0;
+    size_t n = st == TERN_OK ? expand(a, &p, &text, out) : 0;
     if (st == TERN_OK && n != a->n_media)
         st =
             tn_fail(err, TERN_E_UNSUPPORTED,
@@ -205,12 +207,13 @@ static tern_status find_marks(asked *a, tern_error *err) {
     if (!a->n_media) return TERN_OK;
     a->mark = tn_medium_mark(a->media[0]->kind);
     a->row = tn_medium_row(a->media[0]->kind);
-    const char *begin = tn_medium_begin(a->media[0]->kind);
-    const char *missing = tn_tokenizer_find(a->t, begin) < 0    ? begin
-                          : tn_tokenizer_find(a->t, a->row) < 0 ? a->row
-                                                                : NULL;
-    TN_FAIL_IF(missing, err, TERN_E_UNSUPPORTED,
-               "the model's vocabulary has no mark of pictures (%s): it was not made to see", missing);
+    const char *const marks[] = {a->row, tn_medium_begin(a->media[0]->kind),
+                                 tn_medium_end(a->media[0]->kind)};
+    for (size_t i = 0; i < sizeof marks / sizeof *marks; i++)
+        TN_FAIL_IF(tn_tokenizer_find(a->t, marks[i]) < 0, err, TERN_E_UNSUPPORTED,
+                   "the model's vocabulary has no mark of pictures (%s): it was not made to see, or not by "
+                   "this encoder",
+                   marks[i]);
     return TERN_OK;
 }
 

@@ -247,6 +247,14 @@ os.mkdir(TMP + "/others")
 call("synth", "--arch", "tiny-idefics3-mmproj", "--type", "f32", "-o", "others/wide.gguf")
 fails("a.png", "--mmproj", "others/wide.gguf", err="others/wide.gguf is of another model: its rows have 40 values and the model's have 64")
 fails("a.png", model="blind.gguf", err="the model's vocabulary has no mark of pictures (<image>): it was not made to see")
+# encoders whose rows are as wide as the model, and which another family's models have
+for model, encoder, why in [("tiny-lfm2+sees", "tiny-smolvlm-mmproj", "no mark of pictures (<fake_token_around_image>)"),
+                            ("tiny-llama+sees", "tiny-lfm2vl-mmproj", "no mark of pictures (<|image_start|>)"),
+                            ("tiny-qwen35+sees", "tiny-qwen25vl-mmproj", "its rows turn by axes one after another"),
+                            ("tiny-qwen2vl+sees", "tiny-qwen35-mmproj", "its rows turn by axes in turns")]:
+    call("synth", "--arch", model, "-o", "others/model.gguf")
+    call("synth", "--arch", encoder, "--type", "f32", "-o", "others/encoder.gguf")
+    fails("a.png", "--mmproj", "others/encoder.gguf", model="others/model.gguf", err=why)
 shutil.copy(TMP + "/mmproj-sees.gguf", TMP + "/MMPROJ-other.gguf")
 look("a.png")  # the one that is called as the model is, behind mmproj- or before
 os.rename(TMP + "/mmproj-sees.gguf", TMP + "/sees-mmproj.gguf")

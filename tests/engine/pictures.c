@@ -350,6 +350,11 @@ static void looks(const char *model, const char *encoder, size_t at_least) {
     assert_int_equal(tn_sight_count(e).encoded, encoded);
     must(tern_session_look(t, msgs, 2, NULL, images + 1, 1, again, CTX, &n_again, &err), &err);
     assert_memory_not_equal(again, ids, n * sizeof *ids);
+    must(tern_session_look(t, msgs, 2, NULL, NULL, 0, again, CTX, &n_again, &err), &err); /* none */
+    must(tern_chat_tokens(e, msgs, 2, NULL, ids, CTX, &n, &err), &err);
+    assert_true(n > 4);
+    assert_int_equal(n, n_again);
+    assert_memory_equal(ids, again, n * sizeof *ids);
     tern_chat_options o;
     tern_chat_options_defaults(&o);
     o.messages = "[{\"role\":\"user\",\"content\":[{\"type\":\"image\"},{\"type\":\"image\"},"
