@@ -48,7 +48,7 @@ int main(int argc, char **argv) {
     for (int i = 0; i < runs; i++) {
         double c0 = cpu_s();
         int64_t t0 = tn_now_ns();
-        if (tn_tower_encode(t, &kern, pool, rgb, size, NULL, rows, &err) != TERN_OK) {
+        if (tn_tower_encode(t, &kern, pool, rgb, size, NULL, NULL, rows, &err) != TERN_OK) {
             fprintf(stderr, "%s\n", err.message);
             return 1;
         }

@@ -20,7 +20,7 @@ static float *see(const tn_tower *t, tn_tower_size z, double *took_s) {
     if (!rgb || !rows) exit(1);
     tn_tower_draw(rgb, z);
     const int64_t t0 = tn_now_ns();
-    if (tn_tower_encode(t, &kern, pool, rgb, z, NULL, rows, &err) != TERN_OK) {
+    if (tn_tower_encode(t, &kern, pool, rgb, z, NULL, NULL, rows, &err) != TERN_OK) {
         fprintf(stderr, "%s\n", err.message);
         exit(1);
     }

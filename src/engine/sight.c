@@ -26,8 +26,9 @@ struct tn_sight {
     int32_t most_rows; /* of a picture of any size */
     uint64_t memory_bytes, disk_bytes;
     char *folder;             /* of rows on disk, [TN_KEPT_PATH]; NULL: none */
-    pthread_mutex_t encoding; /* the tower, and work with it; before mu */
+    pthread_mutex_t encoding; /* the tower, and work with it but for pauses; before mu */
     tn_tower *tower;
+    int32_t n_paused;     /* views that go on with the tower */
     tn_tower_shape shape; /* once it was open */
     uint64_t fingerprint;
     bool opened;
@@ -297,7 +298,7 @@ void tn_sight_rest(tern_engine *e) {
     tn_sight *s = e->sight;
     if (!s) return;
     pthread_mutex_lock(&s->encoding);
-    tn_tower_close(&s->tower);
+    if (!s->n_paused) tn_tower_close(&s->tower);
     pthread_mutex_unlock(&s->encoding);
 }
 
@@ -496,6 +497,22 @@ tern_status tn_look_at(tern_engine *e, const tn_picture *p, bool one_view, tn_lo
     return st;
 }
 
+/* Others may encode while a view pauses: the lock is theirs then. */
+static bool is_wanted(void *user) {
+    const tn_look *l = user;
+    return l->pause->wanted(l->pause->user);
+}
+
+static void let_others(void *user) {
+    const tn_look *l = user;
+    tn_sight *s = l->e->sight;
+    s->n_paused++;
+    pthread_mutex_unlock(&s->encoding);
+    l->pause->run(l->pause->user);
+    pthread_mutex_lock(&s->encoding);
+    s->n_paused--;
+}
+
 /* With the lock `encoding`. */
 static tern_status encode(tn_look *l, const atomic_bool *cancel, tern_error *err) {
     tern_engine *e = l->e;
@@ -506,8 +523,10 @@ static tern_status encode(tn_look *l, const atomic_bool *cancel, tern_error *err
     TN_FAIL_IF(!rows, err, TERN_E_MEMORY, "no memory for the %d rows of a picture", v->n);
     int64_t t0 = tn_now_ns();
     const tn_view *view = &l->medium.views[l->next];
+    const tn_pause pause = {.wanted = is_wanted, .run = let_others, .user = l};
     tern_status st = tn_tower_encode(s->tower, &e->kern, e->pool, l->medium.rgb + view->at,
-                                     (tn_tower_size){view->width, view->height}, cancel, rows, err);
+                                     (tn_tower_size){view->width, view->height}, cancel,
+                                     l->pause ? &pause : NULL, rows, err);
     double took_s = (double)(tn_now_ns() - t0) * 1e-9;
     if (st == TERN_OK) st = tn_sight_give(e, v, rows, err);
     if (st == TERN_OK && s->disk_bytes)

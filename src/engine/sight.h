@@ -13,6 +13,7 @@
 #ifndef TN_ENGINE_SIGHT_H
 #define TN_ENGINE_SIGHT_H
 
+#include "base/pause.h"
 #include "engine/engine.h"
 #include "media/medium.h"
 #include "model/tower_judge.h"
@@ -78,7 +79,8 @@ typedef struct tn_look {
     tn_seen **views;       /* [medium.n_views], held */
     int32_t n_rows;        /* of all views */
     int32_t encoded, in_memory, on_disk;
-    int32_t next; /* views before it have their rows */
+    int32_t next;          /* views before it have their rows */
+    const tn_pause *pause; /* between layers of a view; borrowed; NULL: never */
     double encode_s;
 } tn_look;
 

@@ -273,7 +273,8 @@ static void finish(run *r, float *rows) {
     else product(r, &t->fc, r->wide, rows, (size_t)tn_tower_rows(&t->s, r->size));
 }
 
-static tern_status run_tile(run *r, const atomic_bool *cancel, float *rows, tern_error *err) {
+static tern_status run_tile(run *r, const atomic_bool *cancel, const tn_pause *pause, float *rows,
+                            tern_error *err) {
     const tn_tower *t = r->t;
     size_t n_deep = 0;
     tn_tower_windows(r);
@@ -283,6 +284,7 @@ static tern_status run_tile(run *r, const atomic_bool *cancel, float *rows, tern
     if (t->class) memcpy(r->x + r->n_patches * r->width, t->class, r->width * sizeof *r->x);
     tn_tower_positions(r);
     for (int i = 0; i < t->s.n_layers; i++) {
+        tn_pause_here(pause);
         const bool goes_on =
             !t->stage || tn_progress(t->ctx, t->stage, t->from + (t->to - t->from) * i / t->s.n_layers);
         /* relaxed: no data follows */
@@ -323,7 +325,8 @@ static tern_status check_size(const tn_tower *t, tn_tower_size z, tern_error *er
 }
 
 tern_status tn_tower_encode(const tn_tower *t, const tn_kernels *kern, tn_pool *pool, const uint8_t *rgb,
-                            tn_tower_size size, const atomic_bool *cancel, float *rows, tern_error *err) {
+                            tn_tower_size size, const atomic_bool *cancel, const tn_pause *pause, float *rows,
+                            tern_error *err) {
     const tn_tower_shape *s = &t->s;
     TN_TRY(check_size(t, size, err));
     const size_t columns = (size_t)(size.width / s->patch),
@@ -345,7 +348,7 @@ tern_status tn_tower_encode(const tn_tower *t, const tn_kernels *kern, tn_pool *
         for (int i = 0; i < 256; i++)
             r.levels[c * 256 + i] = ((float)(i * (1 / 255.0)) - s->mean[c]) / s->std[c];
     for (int i = 0; s->kind == TN_TOWER_GEMMA4 && i < 3 * 256; i++) r.levels[i] = 2 * (r.levels[i] - 0.5f);
-    tern_status st = run_tile(&r, cancel, rows, err);
+    tern_status st = run_tile(&r, cancel, pause, rows, err);
     tn_free(t->ctx, r.base);
     return st;
 }

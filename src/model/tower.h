@@ -41,6 +41,7 @@
 #ifndef TN_MODEL_TOWER_H
 #define TN_MODEL_TOWER_H
 
+#include "base/pause.h"
 #include "base/pool.h"
 #include "kernels/kernels.h"
 
@@ -152,8 +153,9 @@ uint64_t tn_tower_bytes(const tn_tower *t); /* of its weights in memory */
 void tn_tower_tell(tn_tower *t, const char *stage, double from, double to);
 
 /* rows [tn_tower_rows][tn_tower_row_width] of a tile rgb [height][width][3], or of a smaller piece in whole blocks, which
- * has the places of the tile's upper left corner. cancel may be NULL; it is asked before every layer. */
+ * has the places of the tile's upper left corner. cancel and pause may be NULL; both are asked before every layer. */
 tern_status tn_tower_encode(const tn_tower *t, const tn_kernels *kern, tn_pool *pool, const uint8_t *rgb,
-                            tn_tower_size size, const atomic_bool *cancel, float *rows, tern_error *err);
+                            tn_tower_size size, const atomic_bool *cancel, const tn_pause *pause, float *rows,
+                            tern_error *err);
 
 #endif

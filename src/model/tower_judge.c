@@ -120,7 +120,7 @@ static tern_status see(judged *g, tn_tower_scheme scheme, tn_tower_size z, float
     if (st == TERN_OK) {
         tn_tower_draw(rgb, z);
         tn_tower_tell(*g->t, "encoder", g->done / g->all, (g->done + work) / g->all);
-        st = tn_tower_encode(*g->t, j->kern, j->pool, rgb, z, NULL, *rows, err);
+        st = tn_tower_encode(*g->t, j->kern, j->pool, rgb, z, NULL, NULL, *rows, err);
         tn_tower_tell(*g->t, NULL, 0, 0);
     }
     g->done += work;

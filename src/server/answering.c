@@ -608,7 +608,10 @@ tern_status tn_answering_see(tn_answering *a, size_t n_known, bool *more, tern_e
             *more = *more || !tn_look_done(l);
             continue;
         }
-        TN_TRY(tn_look_encode(l, a->o.cancelled, more, err));
+        l->pause = a->on ? a->on->pause : NULL; /* a view lets go first what a chunk of the prompt does */
+        const tern_status st = tn_look_encode(l, a->o.cancelled, more, err);
+        l->pause = NULL;
+        TN_TRY(st);
     }
     return TERN_OK;
 }

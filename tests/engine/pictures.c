@@ -372,6 +372,72 @@ static void looks(const char *model, const char *encoder, size_t at_least) {
     tern_engine_close(&e);
 }
 
+/* ---- pauses ------------------------------------------------------------------------------------------- */
+
+typedef struct urgent {
+    tern_engine *e;
+    const tn_picture *picture;
+    int asked, n_run;
+} urgent;
+
+static bool always(void *user) {
+    urgent *u = user;
+    u->asked++;
+    return true;
+}
+
+/* What goes first looks at a picture too, and wants the encoder to leave memory. */
+static void look_first(void *user) {
+    urgent *u = user;
+    tn_look *l;
+    tern_error err;
+    u->n_run++;
+    must(tn_look_at(u->e, u->picture, false, &l, &err), &err);
+    for (bool more = true; more;) must(tn_look_encode(l, NULL, &more, &err), &err);
+    tn_look_close(&l);
+    tn_sight_rest(u->e);
+}
+
+/* Between two layers a view lets others go first, who may encode themselves, and goes on to the same bits. */
+static void views_let_others_go_first(void **state) {
+    (void)state;
+    enum { LAYERS = 2 };
+    static uint8_t rgb[2][32 * 32 * 3];
+    char path[FIXTURE_PATH], tower[FIXTURE_PATH];
+    tn_ctx ctx;
+    tern_error err;
+    float *rows[2];
+    size_t n = 0;
+    tn_ctx_init(&ctx, NULL);
+    fixture_model(path, "sees.gguf", "tiny-llama+sees", 1, TN_F32);
+    fixture_file(tower, "mmproj-sees.gguf");
+    must(tn_synth_tower(&ctx, "tiny-smolvlm-mmproj", tower, 1, TN_F32, &err), &err);
+    for (size_t i = 0; i < sizeof rgb[0]; i++) rgb[0][i] = (uint8_t)(i * 13), rgb[1][i] = (uint8_t)(i * 17);
+    const tn_picture pictures[] = {{.width = 32, .height = 32, .rgb = rgb[0]},
+                                   {.width = 32, .height = 32, .rgb = rgb[1]}};
+    for (int paused = 0; paused < 2; paused++) {
+        tern_engine *e = fixture_engine(path, NULL);
+        urgent u = {.e = e, .picture = &pictures[1]};
+        const tn_pause pause = {.wanted = always, .run = look_first, .user = &u};
+        tn_look *l;
+        int n_views = 0;
+        must(tn_look_at(e, &pictures[0], true, &l, &err), &err);
+        if (paused) l->pause = &pause;
+        for (bool more = true; more; n_views++) must(tn_look_encode(l, NULL, &more, &err), &err);
+        assert_int_equal(n_views, 1);
+        assert_int_equal(u.n_run, paused ? LAYERS : 0);
+        assert_int_equal(u.asked, u.n_run);
+        n = (size_t)l->n_rows * tn_sight_row_width(e);
+        rows[paused] = malloc(n * sizeof(float));
+        memcpy(rows[paused], atomic_load(&l->views[0]->x), n * sizeof(float));
+        tn_look_close(&l);
+        tern_engine_close(&e);
+    }
+    assert_true(n > 0);
+    assert_memory_equal(rows[0], rows[1], n * sizeof(float));
+    free(rows[0]), free(rows[1]);
+}
+
 static void by_the_public_interface(void **state) {
     (void)state;
     looks("tiny-llama+sees", "tiny-smolvlm-mmproj", 16);
@@ -483,6 +549,7 @@ int main(void) {
         cmocka_unit_test(rows_have_the_paddings_layers),
         cmocka_unit_test(pictures_in_windows),
         cmocka_unit_test(other_models_say_so), /* before there is an encoder */
+        cmocka_unit_test(views_let_others_go_first),
         cmocka_unit_test(by_the_public_interface),
     };
     return cmocka_run_group_tests(tests, make_models, NULL);

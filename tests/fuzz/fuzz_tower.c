@@ -22,7 +22,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         const tn_tower_size z = s->max_pixels ? (tn_tower_size){3 * block, 2 * block} : tn_tower_tile(s);
         uint8_t *rgb = calloc((size_t)z.width * (size_t)z.height, 3);
         float *rows = calloc((size_t)tn_tower_rows(s, z) * (size_t)tn_tower_row_width(s), sizeof *rows);
-        if (rgb && rows) (void)tn_tower_encode(t, &kern, pool, rgb, z, NULL, rows, &err);
+        if (rgb && rows) (void)tn_tower_encode(t, &kern, pool, rgb, z, NULL, NULL, rows, &err);
         free(rgb);
         free(rows);
     }

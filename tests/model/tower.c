@@ -592,7 +592,7 @@ static double off(const char *name, tn_dtype d, tn_tower_scheme scheme, bool out
         uint8_t *rgb = pixels(z, i);
         float *rows = malloc(n * sizeof *rows);
         double *want = malloc(n * sizeof *want);
-        must(tn_tower_encode(t, &kern, pool, rgb, z, NULL, rows, &err), &err);
+        must(tn_tower_encode(t, &kern, pool, rgb, z, NULL, NULL, rows, &err), &err);
         model(g, s, z, rgb, want);
         for (size_t j = 0; j < n; j++) {
             most = fmax(most, fabs(want[j]));
@@ -647,12 +647,13 @@ static void same_bits(const char *name, int32_t out, tn_tower_scheme scheme) {
         uint8_t *rgb = pixels(z, i);
         float *some = malloc(n * sizeof *some), *others = malloc(n * sizeof *others);
         atomic_bool cancel = true;
-        must(tn_tower_encode(t, &kern, pool, rgb, z, NULL, some, &err), &err);
-        must(tn_tower_encode(t, i ? &kern : &plain, one, rgb, z, NULL, others, &err), &err);
+        must(tn_tower_encode(t, &kern, pool, rgb, z, NULL, NULL, some, &err), &err);
+        must(tn_tower_encode(t, i ? &kern : &plain, one, rgb, z, NULL, NULL, others, &err), &err);
         assert_memory_equal(some, others, n * sizeof *some);
-        assert_int_equal(tn_tower_encode(t, &kern, pool, rgb, z, &cancel, some, &err), TERN_E_CANCELLED);
+        assert_int_equal(tn_tower_encode(t, &kern, pool, rgb, z, &cancel, NULL, some, &err),
+                         TERN_E_CANCELLED);
         z.width++;
-        assert_int_equal(tn_tower_encode(t, &kern, pool, rgb, z, NULL, some, &err), TERN_E_INVALID);
+        assert_int_equal(tn_tower_encode(t, &kern, pool, rgb, z, NULL, NULL, some, &err), TERN_E_INVALID);
         free(rgb), free(some), free(others);
     }
     tn_tower_close(&t);
@@ -874,13 +875,13 @@ static void limits_and_places(void **state) {
     uint8_t *rgb = pixels(z, 1);
     float rows[2][64];
     double want[2][64];
-    must(tn_tower_encode(t, &kern, pool, rgb, z, NULL, &rows[0][0], &err), &err);
+    must(tn_tower_encode(t, &kern, pool, rgb, z, NULL, NULL, &rows[0][0], &err), &err);
     model(g, s, z, rgb, &want[0][0]);
     for (int i = 0; i < 64; i++) assert_true(fabs(want[1][i] - (double)rows[1][i]) < 1e-4);
     free(rgb);
     z = (tn_tower_size){304 * 12, 12}; /* 912 patches, of 900 places */
     rgb = pixels(z, 1);
-    assert_int_equal(tn_tower_encode(t, &kern, pool, rgb, z, NULL, &rows[0][0], &err), TERN_E_LIMIT);
+    assert_int_equal(tn_tower_encode(t, &kern, pool, rgb, z, NULL, NULL, &rows[0][0], &err), TERN_E_LIMIT);
     assert_non_null(strstr(err.message, "places for 900 patches"));
     tn_tower_close(&t);
     *most = NAN;

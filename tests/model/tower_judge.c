@@ -189,7 +189,7 @@ static void judged(const char *name, float gain, bool holds, const char *opened)
         rows[i] = malloc(n * width * sizeof *rows[i]);
         assert_true(rgb && rows[i]);
         tn_tower_draw(rgb, of);
-        must(tn_tower_encode(t, &e.kern, e.pool, rgb, of, NULL, rows[i], &err), &err);
+        must(tn_tower_encode(t, &e.kern, e.pool, rgb, of, NULL, NULL, rows[i], &err), &err);
         free(rgb);
         tn_tower_close(&t);
     }
