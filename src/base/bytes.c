@@ -43,24 +43,26 @@ static int value_of(char c) {
                                   : -1;
 }
 
+static bool is_blank(char c) { return c == '\n' || c == '\r' || c == ' ' || c == '\t'; }
+
 bool tn_bytes_from_base64(tn_bytes *b, const char *p, size_t n, size_t *bad) {
-    size_t end = n, k = 0;
-    while (end && p[end - 1] == '=') end--;
-    *bad = end % 4 == 1 ? end - 1 : n;
-    char *to = end % 4 == 1 ? NULL : malloc(end / 4 * 3 + 3);
+    size_t end = n, k = 0, n_signs = 0, last = 0;
+    while (end && (p[end - 1] == '=' || is_blank(p[end - 1]))) end--;
+    *bad = n;
+    char *to = malloc(end / 4 * 3 + 3);
     if (!to) return false;
     uint32_t bits = 0;
-    for (size_t i = 0; i < end; i++) {
-        int v = value_of(p[i]);
-        if (v < 0) {
-            *bad = i;
-            free(to);
-            return false;
-        }
+    for (size_t i = 0; i < end && *bad == n; i++) {
+        if (is_blank(p[i])) continue;
+        const int v = value_of(p[i]);
+        if (v < 0) *bad = i;
         bits = bits << 6 | (uint32_t)v;
-        if (i % 4) to[k++] = (char)(bits >> (6 - 2 * (i % 4)) & 255);
+        if (n_signs % 4) to[k++] = (char)(bits >> (6 - 2 * (n_signs % 4)) & 255);
+        n_signs++;
+        last = i;
     }
-    bool ok = tn_bytes_add(b, to, k);
+    if (*bad == n && n_signs % 4 == 1) *bad = last;
+    const bool ok = *bad == n && tn_bytes_add(b, to, k);
     free(to);
     return ok;
 }

@@ -198,6 +198,8 @@ static bool read_prompt(request *r, outcome *o) {
         o->n_text = 0;
     }
     if (!r->prompt) return true;
+    if (r->by_words && r->file && !strcmp(r->file, "-") && !o->n_text && !r->piped)
+        return cli_failed_text("nothing came in by standard input (-)"), false;
     const char *between = r->by_words && o->n_text ? "\n\n" : "";
     size_t n = o->n_text + strlen(between) + strlen(r->prompt);
     char *joined = realloc(o->text, n + 1);

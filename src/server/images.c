@@ -43,6 +43,9 @@ static tern_status add_picture(tn_request *r, const json_t *part, const char *wh
         !json_is_string(from), err, TERN_E_INVALID,
         "%s: a picture needs a data: URL, or its bytes in base64 (file_id and others are not supported)",
         where);
+    TN_FAIL_IF(!tn_says_nothing(detail) && !is(detail, "low") && !is(detail, "high") && !is(detail, "auto") &&
+                   !is(detail, "original"),
+               err, TERN_E_INVALID, "%s: 'detail' of a picture is low, high, auto or original", where);
     TN_FAIL_IF(json_array_size(r->pictures) >= TN_REQUEST_PICTURES, err, TERN_E_LIMIT,
                "more than %d pictures in one request", TN_REQUEST_PICTURES);
     if (!r->pictures) r->pictures = json_array();
@@ -215,7 +218,7 @@ static void hide_folders(tern_error *err) {
     for (const char *at = err->message; *at;) {
         const size_t n = strcspn(at, " ");
         const char *last = at;
-        for (size_t i = 0; at[0] == '/' && i < n; i++)
+        for (size_t i = 0; i < n; i++)
             if (at[i] == '/' && i + 1 < n) last = at + i + 1;
         memmove(to, last, (size_t)(at + n - last));
         to += at + n - last;

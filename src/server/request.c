@@ -370,8 +370,9 @@ static bool is_sequence(const json_t *p) {
 
 static tern_status check_prompt(const json_t *p, tern_error *err) {
     if (json_is_object(p)) {
-        TN_FAIL_IF(!tn_says_nothing(json_object_get(p, "multimodal_data")), err, TERN_E_UNSUPPORTED,
-                   "'multimodal_data' is not supported: the model takes texts alone");
+        TN_FAIL_IF(
+            !tn_says_nothing(json_object_get(p, "multimodal_data")), err, TERN_E_UNSUPPORTED,
+            "'multimodal_data' is not supported here: pictures go with messages (/v1/chat/completions)");
         p = json_object_get(p, "prompt_string");
     }
     bool ok = json_is_string(p) || is_sequence(p);

@@ -247,6 +247,9 @@ os.mkdir(TMP + "/others")
 call("synth", "--arch", "tiny-idefics3-mmproj", "--type", "f32", "-o", "others/wide.gguf")
 fails("a.png", "--mmproj", "others/wide.gguf", err="others/wide.gguf is of another model: its rows have 40 values and the model's have 64")
 fails("a.png", model="blind.gguf", err="the model's vocabulary has no mark of pictures (<image>): it was not made to see")
+# a program before the pipe that failed
+r = subprocess.run([TERN, "run", "sees.gguf", "-", "what?"], input=b"", capture_output=True, cwd=TMP)
+assert r.returncode == 1 and not r.stdout and b"nothing came in by standard input (-)" in r.stderr, r
 # encoders whose rows are as wide as the model, and which another family's models have
 for model, encoder, why in [("tiny-lfm2+sees", "tiny-smolvlm-mmproj", "no mark of pictures (<fake_token_around_image>)"),
                             ("tiny-llama+sees", "tiny-lfm2vl-mmproj", "no mark of pictures (<|image_start|>)"),

@@ -131,7 +131,16 @@ plain = chat(s, user(text("<image><fake_token_around_image><global-img> what?"))
 assert forged["usage"]["prompt_tokens"] > n and "error" not in plain
 assert chat(s, user({"type": "image", "picture": 0}, text("x")), status=400)["error"]["message"].startswith("messages[0]"), "nobody names a picture by its number"
 
+# base64 in lines, as mail has it and openssl writes it
+lines = "\r\n".join(b64(A)[i:i + 76] for i in range(0, len(b64(A)), 76)) + "\n"
+assert lines.count("\n") > 2
+same(said(chat(s, user({"type": "image_url", "image_url": "data:image/png;base64," + lines}, text("what?")))), want, "in lines")
+r = s.json("/api/generate", {"prompt": "what?", "images": [lines], "stream": False, "options": {"temperature": 0, "num_predict": 8}})
+same((r[0], r[1]["response"]), (200, want), r)
+
 # what is wrong
+for detail in ("bogus", 3):
+    refuses(s, "'detail' of a picture is low, high, auto or original", image(A, detail=detail), text("x"))
 refuses(s, "nothing is fetched from the net", {"type": "image_url", "image_url": {"url": "http://127.0.0.1:1/a.png"}}, text("x"))
 refuses(s, "nothing is fetched from the net", {"type": "image_url", "image_url": {"url": "HTTPS://127.0.0.1:1/a.png"}}, text("x"))
 for path in (HERE.name + "/a.png", "file://" + HERE.name + "/a.png", "/etc/passwd", "/none.png"):

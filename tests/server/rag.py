@@ -83,7 +83,7 @@ def wrong(s):
         ("POST", "/v1/rag/documents", {"name": "a"}, 400, "'text', or its bytes"),
         ("POST", "/v1/rag/documents", {"name": "a", "text": "x", "data": "eA=="}, 400, "'text', or its bytes"),
         ("POST", "/v1/rag/documents", {"name": "a", "data": "e*A="}, 400, "not base64 at byte 1"),
-        ("POST", "/v1/rag/documents", {"name": "a", "data": "eAAAA"}, 400, "ends in the middle"),
+        ("POST", "/v1/rag/documents", {"name": "a", "data": "eAAAA"}, 400, "not base64 at byte 4"),
         ("POST", "/v1/rag/documents", {"name": "a", "text": ""}, 400, "empty"),
         ("POST", "/v1/rag/documents", {"name": "a", "path": "/etc/passwd"}, 400, "'path' is not supported"),
         ("POST", "/v1/rag/documents", {"name": "a.docx", "text": "PK\x03\x04 no archive"}, 400, ""),

@@ -5,6 +5,7 @@
     reader.py export RUN_FOLDER models/tern-eyes    what was learned, as models/tern-eyes/assemble.py takes it
     reader.py measure BUILD/tern MODEL [-n 100]     exact answers to questions about drawings that were never trained on
     reader.py draw OUT.png [--seed 1]               one drawing, with its questions and answers
+    reader.py simulate RUN_FOLDER [-n 100]          what static and dynamic INT8 do to the tower
     reader.py pictures FOLDER [-n 20]               drawings with their questions, for a test that cannot draw
 
 A drawing has four lines, each with a label, a number of four digits and a coloured button at the left, in the middle or at the right.
@@ -194,14 +195,14 @@ def told(language, lines):
     return ids
 
 
-def turns(language, drawings, r):
+def turns(language, drawings, r, n=TURNS):
     """Questions about each drawing side by side: [B][T] of ids, of their places after the drawing, of which turn each belongs to (0: none), and
     whether it is learned, which the answers are. Every turn follows the drawing and sees no other."""
     import torch
     t, out = language.tokenizer, []
     for lines in drawings:
         row = []
-        for k, (_, question, answer) in enumerate(r.sample(list(questions(lines)), TURNS)):
+        for k, (_, question, answer) in enumerate(r.sample(list(questions(lines)), n)):
             ask = t.encode(f"Question: {question}<|im_end|>\n<|im_start|>assistant\n")
             ids = ask + t.encode(f"{answer}<|im_end|>")
             row += [(x, i, k + 1, i >= len(ask)) for i, x in enumerate(ids)]
@@ -360,6 +361,112 @@ def main_export(o):
           f"{sum(v.size for k, v in tensors.items() if k.startswith('model.vision') or 'connector' in k)} of them in the tower")
 
 
+# ---- what INT8 does to the tower ------------------------------------------------------------------------------------
+
+
+def hadamard(x):
+    """Blocks of 64 inputs rotated, as model/tower_s8.h does it."""
+    import torch
+    h = torch.ones(1, 1)
+    while len(h) < 64:
+        h = torch.cat([torch.cat([h, h], 1), torch.cat([h, -h], 1)], 0)
+    return (x.unflatten(-1, (-1, 64)) @ (h / 8)).flatten(-2)
+
+
+def to_int8(x, most):
+    import torch
+    scale = most / 127
+    return torch.clamp(torch.round(x / scale), -127, 127) * scale
+
+
+class InInt8:
+    """The layers' products with INT8 weights, a scale an output, and INT8 inputs. static: a scale for a site, from drawings of
+    training: the largest value, or what `cover` of the values are below; else a scale for every row. outliers: values beyond the
+    scale are added in floats (llm.npu 3.3)."""
+
+    def __init__(self, tower, static, rotate, cover=1.0, outliers=False):
+        import torch
+        self.static, self.rotate, self.cover, self.outliers = static, rotate, cover, outliers
+        self.most, self.seen, self.beyond = {}, None, [0, 0]
+        self.rows = hadamard if rotate else lambda x: x
+        for name, m in tower.named_modules():
+            if isinstance(m, torch.nn.Linear) and name.startswith("layers."):
+                m.forward = lambda x, m=m, name=name: self.product(name, m, x)
+
+    def product(self, name, m, x):
+        import torch
+        x, w = self.rows(x), self.rows(m.weight)
+        w = to_int8(w, w.abs().amax(-1, keepdim=True))
+        site = name.rsplit(".", 1)[0] if name[-6:] in ("q_proj", "k_proj", "v_proj") else name
+        if self.seen is not None:  # calibration
+            k = x.abs().flatten()
+            self.seen.setdefault(site, []).append(k.amax() if self.cover == 1 else torch.quantile(k[::7], self.cover))
+            return torch.nn.functional.linear(x, self.rows(m.weight), m.bias)
+        most = self.most[site] if self.static else x.abs().amax(-1, keepdim=True).clamp_min(1e-9)
+        y = torch.nn.functional.linear(to_int8(x, most), w, m.bias)
+        if self.static and self.outliers:
+            over = torch.where(x.abs() > most, x - to_int8(x, most), 0.0)
+            self.beyond = [self.beyond[0] + int((over != 0).sum()), self.beyond[1] + x.numel()]
+            y = y + torch.nn.functional.linear(over, self.rows(m.weight))
+        return y
+
+    def calibrate(self, tower):
+        self.seen = {}
+        for i in range(4):
+            tower(pixels_of([screen(2 * (i * 16 + k))[0] for k in range(16)]))
+        self.most = {site: max(v) for site, v in self.seen.items()}
+        self.seen = None
+
+
+def main_simulate(o):
+    """Row by row, and by answers: what static and dynamic INT8 do to the tower's layers; attention's own products are in floats."""
+    import copy
+    import torch
+    torch.set_grad_enabled(False)
+    torch.set_num_threads(o.threads)
+    language = Language()
+    width = language.embedding.shape[1]
+    kept = torch.load(f"{o.run}/reader.pt", map_location="cpu")["w"]
+    plain = tower()(width)
+    plain.load_state_dict({k[len("tower."):]: v for k, v in kept.items() if k.startswith("tower.")})
+    adapter = torch.nn.ParameterDict({k[len("adapter."):]: v for k, v in kept.items() if k.startswith("adapter.")})
+    drawn = [screen(2 * i + 1) for i in range(o.n)]
+    floats = None
+    for what, form in [("floats", None), ("a scale a row, rotated (as tern)", dict(static=False, rotate=True)), ("a scale a row", dict(static=False, rotate=False)),
+                       ("static", dict(static=True, rotate=False)), ("static, rotated", dict(static=True, rotate=True)),
+                       ("static, rotated, 99.9 % covered", dict(static=True, rotate=True, cover=.999)),
+                       ("static, rotated, 99.9 % covered, outliers in floats", dict(static=True, rotate=True, cover=.999, outliers=True)),
+                       ("static, 99.9 % covered, outliers in floats", dict(static=True, rotate=False, cover=.999, outliers=True))]:
+        t = copy.deepcopy(plain)
+        hooks = InInt8(t, **form) if form else None
+        if form and form["static"]:
+            hooks.calibrate(t)
+        rows = torch.cat([t(pixels_of([p for p, _ in drawn[i:i + 20]])) for i in range(0, o.n, 20)])
+        floats = rows if floats is None else floats
+        near = torch.nn.functional.cosine_similarity(rows, floats, -1)
+        right = sum(answers_right(language, adapter, kept["marks"], rows[i:i + 10], [lines for _, lines in drawn[i:i + 10]]) for i in range(0, o.n, 10))
+        beyond = f", {100 * hooks.beyond[0] / hooks.beyond[1]:.2f} % of values beyond" if form and form.get("outliers") else ""
+        print(f"{what}: cosine {near.mean():.5f}, least {near.min():.5f}; {right} of {12 * o.n} answers right{beyond}", flush=True)
+
+
+def answers_right(language, adapter, marks, rows, drawings):
+    """How many of all answers come out whole, each token the likeliest after those before it."""
+    import torch
+    e, n, t = language.embedding, len(rows), language.tokenizer
+    around = marks[0].expand(n, 1, -1)
+    ids, at, turn, learn = turns(language, drawings, random.Random(0), 12)
+    start, end = (e[torch.tensor(t.encode(x))].expand(n, -1, -1) for x in ("<|im_start|>user\n", "\n\n"))
+    before = torch.cat([start, around, marks[1].expand(n, 1, -1), rows, around, end], 1)
+    at, mask = seen_by(turn, at, before.shape[1])
+    out = language.forward(torch.cat([before, e[ids]], 1), at, mask, adapter)[:, -ids.shape[1]:][:, :-1]
+    ids, learn, turn = ids[:, 1:], learn[:, 1:], turn[:, 1:]
+    wrong = torch.zeros(n, 13)
+    for i in range(n):
+        guess = (out[i][learn[i]] @ e.T).argmax(-1)
+        wrong[i].scatter_add_(0, turn[i][learn[i]], (guess != ids[i][learn[i]]).float())
+    return int((wrong[:, 1:] == 0).sum())
+
+
 def main_pictures(o):
     os.makedirs(o.out, exist_ok=True)
     with open(f"{o.out}/questions.jsonl", "w", encoding="utf-8") as f:
@@ -469,6 +576,10 @@ def main():
     p.add_argument("out")
     p.add_argument("-n", type=int, default=20)
     p.add_argument("--first", type=int, default=0)
+    i = s.add_parser("simulate")
+    i.add_argument("run")
+    i.add_argument("-n", type=int, default=100)
+    i.add_argument("--threads", type=int, default=1)
     o = a.parse_args()
     globals()[f"main_{o.what}"](o)
 
