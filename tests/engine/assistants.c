@@ -260,7 +260,7 @@ static void of_another_model(void **state) {
                   "by its window");
     heads_refused(WIDE,
                   HEADS_CHANGED(OF_WIDE, A "attention.head_count_kv\11\0\0\0\4\0\0\0\2\0\0\0\0\0\0\0\2",
-                                A "attention.head_count_kv\11\0\0\0\4\0\0\0\2\0\0\0\0\0\0\0\4"),
+                                A "attention.head_count_kv\11\0\0\0\4\0\0\0\2\0\0\0\0\0\0\0\1"),
                   "by its number of KV heads");
     heads_refused(
         WIDE,

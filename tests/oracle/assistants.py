@@ -37,7 +37,7 @@ ASSISTANTS = {
     # as those of 26B-A4B and 31B: heads of the two kinds of layers differ in number
     "assistant-wide": dict(
         model="gemma4-wide", dtype="BF16", centroids=0, said_shared=0,
-        text=dict(**COMMON, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=64,
+        text=dict(**COMMON, hidden_size=64, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2, head_dim=64,
                   global_head_dim=128, layer_types=[SLIDING, FULL], attention_k_eq_v=True, num_global_key_value_heads=1),
     ),
 }
