@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Compares the assistants of tests/oracle/fixtures/heads (Gemma 4) with llama.cpp: tools/oracle/assistants.py ./assistants
 
-llama.cpp opens no file without a tokenizer, so that the same tensors are written once more, with one."""
+llama.cpp opens no file without a tokenizer, and rounds rows to BF16 where matrices are: so the same tensors are written once more, with
+one and in F32."""
 import json
 import pathlib
 import subprocess
@@ -12,7 +13,11 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "oracle"))
 import assistants  # noqa: E402
 import cases  # noqa: E402
-from files import write_gguf  # noqa: E402
+from files import Stored, write_gguf  # noqa: E402
+
+
+def widened(tensors):
+    return {k: Stored(t.values, "F32") for k, t in tensors.items()}
 
 
 def main():
@@ -25,9 +30,9 @@ def main():
         for name, a in assistants.ASSISTANTS.items():
             cfg, stored = models[a["model"]]
             width = cfg["hidden_size"]
-            tensors = assistants.assistant(name, a, width, cases.uniform)
+            tensors = widened(assistants.assistant(name, a, width, cases.uniform))
             text = {**a["text"], "num_kv_shared_layers": a["said_shared"]}
-            write_gguf(folder / "model.gguf", *assistants.gguf_of("gemma4", cfg, stored, "model", words))
+            write_gguf(folder / "model.gguf", *assistants.gguf_of("gemma4", cfg, widened(stored), "model", words))
             write_gguf(folder / "assistant.gguf", *assistants.gguf_of("gemma4-assistant", text, tensors, name, words | assistants.draft_keys(a, width)))
             v = json.loads((ROOT / "tests/oracle/fixtures/heads" / name / "vectors.json").read_text())
             command = [sys.argv[1], folder / "model.gguf", folder / "assistant.gguf", ",".join(map(str, v["tokens"])), *map(str, v["positions"])]
