@@ -117,9 +117,15 @@ def drafts(cfg, w, kept, state, embedding, ids, pos):
 
 
 def folder_of(a, n_target):
-    text = {**a["text"], "num_kv_shared_layers": a["said_shared"], "hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": 0,
-            "use_bidirectional_attention": None, "num_experts": None, "top_k_experts": None, "moe_intermediate_size": None,
-            "is_encoder_decoder": False, "pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 1, "dtype": "bfloat16"}
+    """With every key of the configuration that google/gemma-4-E2B-it-assistant has; the larger models' see pictures both ways."""
+    text = {
+        "_name_or_path": "", "architectures": None, **a["text"], "attention_dropout": 0.0, "bos_token_id": 2, "chunk_size_feed_forward": 0,
+        "dtype": "bfloat16", "eos_token_id": 1, "hidden_size_per_layer_input": 0, "id2label": {"0": "LABEL_0", "1": "LABEL_1"},
+        "initializer_range": 0.02, "is_encoder_decoder": False, "label2id": {"LABEL_0": 0, "LABEL_1": 1}, "moe_intermediate_size": None,
+        "num_experts": None, "num_kv_shared_layers": a["said_shared"], "output_attentions": False, "output_hidden_states": False,
+        "pad_token_id": 0, "problem_type": None, "return_dict": True, "top_k_experts": None,
+        "use_bidirectional_attention": None if a["centroids"] else "vision", "use_cache": True, "vocab_size_per_layer_input": 0,
+    }
     return {
         "architectures": ["Gemma4AssistantForCausalLM"], "audio_token_id": 46, "backbone_hidden_size": n_target, "boa_token_id": 45,
         "boi_token_id": 44, "centroid_intermediate_top_k": 2, "dtype": "bfloat16", "eoa_token_id": 43, "eoi_token_id": 42,
