@@ -1,4 +1,4 @@
-/* engine/head.h - the head that was trained to draft for an engine's model (EAGLE-3), a file of its own: found beside the
+/* engine/head.h - the head that was trained to draft for an engine's model (EAGLE-3, Gemma 4's assistant), a file of its own: found beside the
  * model, or named; checked against it before a weight is read; shared by the engine's sessions (session/mtp.h). */
 #ifndef TN_ENGINE_HEAD_H
 #define TN_ENGINE_HEAD_H

@@ -70,7 +70,7 @@ void tn_arch_list(char *buf, size_t cap) {
 bool tn_arch_required(const tn_arch *a, const tn_hparams *h, tn_role role) {
     if (a->head && (role == TN_W_EMBD || role == TN_W_OUT))
         return role == TN_W_EMBD ? h->head.own_embd : h->head.own_out;
-    if (tn_role_of_next(role)) return h->n_next || a->head;
+    if (tn_role_of_next(role) || role == TN_W_NEXT_BACK) return h->n_next || a->head;
     if (role == TN_W_HEAD_IN_NORM) return h->head.norm_in;
     if (tn_role_of_mamba(role)) return a->mamba;
     if (tn_role_of_wkv(role)) return a->wkv;
@@ -172,6 +172,7 @@ void tn_arch_begin(const tn_arch *a, tn_hparams *h) {
     h->single = a->single;
     h->sub_norms = a->sub_norms;
     h->sinks = a->sinks;
+    h->assistant = a->assistant;
     h->v_norm = a->v_norm;
     h->attn_scale = a->attn_scale;
     h->bidirectional = a->bidirectional;
@@ -239,7 +240,32 @@ static tern_status finish_wkv(const char *file, const tn_hparams *h, tern_error 
     return TERN_OK;
 }
 
+static tern_status finish_kinds(const char *file, const tn_hparams *h, tern_error *err) {
+    TN_TRY(finish_experts(file, h, err));
+    return finish_wkv(file, h, err);
+}
+
+/* All layers of an assistant read another model's keys and values, whether the file counts them or says 0. Its logits are
+ * not capped, whatever it says: nobody who publishes or runs them caps them. */
+static tern_status finish_assistant(const tn_arch *a, const char *file, tn_hparams *h, tern_error *err) {
+    if (!a->assistant) return TERN_OK;
+    TN_FAIL_IF(h->n_kv_shared && h->n_kv_shared != h->n_layers, err, TERN_E_UNSUPPORTED,
+               "%s: an assistant of which %d of %d layers have no keys and values: all or none are supported",
+               file, h->n_kv_shared, h->n_layers);
+    TN_FAIL_IF(
+        h->n_ple || h->window == 1, err, TERN_E_UNSUPPORTED,
+        "%s: an assistant with %d values of a token for every layer and a window of %d; want 0, and 2 at "
+        "least",
+        file, h->n_ple, h->window);
+    h->n_kv_shared = h->n_layers;
+    h->n_ff_shared = 0;
+    h->v_is_k = false;
+    h->logit_soft_cap = 0;
+    return TERN_OK;
+}
+
 tern_status tn_arch_finish(const tn_arch *a, const char *file, tn_hparams *h, tern_error *err) {
+    TN_TRY(finish_assistant(a, file, h, err));
     const struct {
         const char *what;
         int64_t v, min, max;
@@ -273,7 +299,8 @@ tern_status tn_arch_finish(const tn_arch *a, const char *file, tn_hparams *h, te
         {"head size of layers with a window", h->window_d_head, h->window_d_head ? 4 : 0, 512},
         {"KV heads of layers with a window", h->window_kv_heads, 0, h->n_heads},
         {"rotated values of layers with a window", h->window_rot, 0, h->n_rot},
-        {"layers that share keys and values", h->n_kv_shared, 0, a->shared_kv ? h->n_layers - 1 : 0},
+        {"layers that share keys and values", h->n_kv_shared, 0,
+         a->shared_kv ? h->n_layers - !a->assistant : 0},
         {"feed-forward size of layers that share", h->n_ff_shared, 0, h->n_kv_shared ? 1 << 18 : 0},
         {"embedding for every layer", h->n_ple, h->n_ple || a->streams ? 4 : 0, a->ple ? 1 << 12 : 0},
         {"residual streams", h->n_streams, a->streams ? TN_STREAMS : 0, a->streams ? TN_STREAMS : 0},
@@ -302,8 +329,7 @@ tern_status tn_arch_finish(const tn_arch *a, const char *file, tn_hparams *h, te
     TN_FAIL_IF(h->d_head % 4 || h->n_rot % 2, err, TERN_E_UNSUPPORTED,
                "%s: head size %d with %d rotated values; want multiples of 4 and 2", file, h->d_head,
                h->n_rot);
-    TN_TRY(finish_experts(file, h, err));
-    TN_TRY(finish_wkv(file, h, err));
+    TN_TRY(finish_kinds(file, h, err));
     const char *wrong = tn_layers_wrong(h);
     TN_FAIL_IF(wrong, err, TERN_E_FORMAT,
                "%s: %s (%d heads; of layers with a window %d KV heads of %d values, %d rotated; "

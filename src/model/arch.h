@@ -48,6 +48,7 @@ typedef struct tn_arch {
     bool sub_norms;        /* see tn_hparams; folders may hold weights that three values stand for */
     bool latent;           /* attention is of latents (MLA) */
     bool head;             /* see tn_hparams: its files are no models */
+    bool assistant;        /* and it is no head of EAGLE-3 but an assistant */
     bool experts_biased;   /* a bias chooses experts; its folders always have it */
     bool next_by_number;   /* folders hold layers that guess further as layers after the others: not used */
     bool dense_first;      /* the first layers may be dense, though the others have experts */
@@ -94,10 +95,12 @@ typedef struct tn_arch {
 } tn_arch;
 
 /* Of heads, which are no models (arch_head.c): none of the functions below gives it. */
-extern const tn_arch tn_arch_eagle3;
-bool tn_arch_is_head_hf(const json_t *config);
-/* tn_arch_hparams_hf of a head. */
-tern_status tn_arch_head_hf(const json_t *config, const char *file, tn_hparams *h, tern_error *err);
+extern const tn_arch tn_arch_eagle3, tn_arch_assistant;
+const tn_arch *tn_arch_of_head_hf(const json_t *config); /* NULL: it is of a model */
+const tn_arch *tn_arch_of_head_gguf(const char *name, size_t n);
+/* tn_arch_hparams_hf of a head of this form. */
+tern_status tn_arch_head_hf(const tn_arch *a, const json_t *config, const char *file, tn_hparams *h,
+                            tern_error *err);
 
 const tn_arch *tn_arch_by_hf(const char *model_type); /* NULL: unknown */
 /* Of a config.json: by its model type, and where families share one, by what else it says. */

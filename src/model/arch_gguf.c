@@ -267,7 +267,7 @@ static tern_status gguf_layers(keys *k, const tn_arch *a, tn_hparams *h) {
     h->n_kv_shared = int_key(k, "attention.shared_kv_layers", false, 0);
     h->n_ple = int_key(k, "embedding_length_per_layer_input", false, 0);
     TN_TRY(k->st);
-    TN_FAIL_IF(h->n_kv_shared < 0 || h->n_kv_shared >= h->n_layers, k->err, TERN_E_FORMAT,
+    TN_FAIL_IF(h->n_kv_shared < 0 || h->n_kv_shared > h->n_layers - !a->assistant, k->err, TERN_E_FORMAT,
                "%s: %d of %d layers share keys and values", tn_gguf_path(k->g), h->n_kv_shared, h->n_layers);
     TN_TRY(two_kinds(k, "feed_forward_length", h, has_own_kv, &h->n_ff, &ff));
     TN_TRY(two_kinds(k, "attention.head_count_kv", h, has_window, &h->window_kv_heads, &h->n_kv_heads));
@@ -603,6 +603,11 @@ static tern_status check_keys(const keys *k, const tn_arch *a) {
 static tern_status gguf_head(keys *k, const tn_arch *a, tn_hparams *h) {
     char buf[128];
     if (!a->head) return TERN_OK;
+    if (a->assistant) {
+        h->head.n_target = int_key(k, "embedding_length_out", true, 0);
+        h->n_vocab = int_key(k, "vocab_size", false, 0); /* its embedding tells */
+        return k->st;
+    }
     h->head.n_target = int_key(k, "target_hidden_size", true, 0);
     (void)tn_gguf_bool(k->g, key_of(k, "norm_before_residual", buf), &h->head.norm_residual);
     (void)tn_gguf_bool(k->g, key_of(k, "norm_before_fc", buf), &h->head.norm_in);
@@ -642,6 +647,9 @@ tern_status tn_arch_hparams_gguf(const tn_arch *a, const tn_gguf *g, tn_hparams 
         snprintf(h->name, sizeof h->name, "%.*s", (int)(n_name < 120 ? n_name : 120), name);
     int32_t n_next = int_key(&k, "nextn_predict_layers", false, 0);
     h->n_layers = int_key(&k, "block_count", true, 0);
+    TN_FAIL_IF(a->assistant && n_next && n_next != h->n_layers, err, TERN_E_UNSUPPORTED,
+               "%s: an assistant of which %d of %d layers draft", tn_gguf_path(g), n_next, h->n_layers);
+    if (a->assistant) n_next = 0; /* they are its layers */
     if (n_next > 0 && n_next <= TN_MAX_NEXT) h->n_layers -= n_next;
     h->n_embd = int_key(&k, "embedding_length", true, 0);
     h->n_heads = int_key(&k, "attention.head_count", true, 1);
@@ -690,7 +698,7 @@ tern_status tn_arch_hparams_gguf(const tn_arch *a, const tn_gguf *g, tn_hparams 
     TN_TRY(gguf_streams(&k, a, h));
     TN_TRY(gguf_scales(&k, a, h));
     TN_TRY(gguf_text(&k, a, h));
-    h->tied = !a->head && !tn_gguf_tensor(g, "output.weight");
+    h->tied = (!a->head || a->assistant) && !tn_gguf_tensor(g, "output.weight");
     const tn_tensor *embd = tn_gguf_tensor(g, "token_embd.weight");
     TN_TRY(gguf_head(&k, a, h));
     TN_FAIL_IF(!embd && !a->head, err, TERN_E_FORMAT, "%s: tensor token_embd.weight is missing",

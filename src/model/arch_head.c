@@ -39,12 +39,21 @@ static bool is_own(const char *key) {
     return false;
 }
 
-bool tn_arch_is_head_hf(const json_t *config) {
+const tn_arch *tn_arch_of_head_gguf(const char *name, size_t n) {
+    const tn_arch *const all[] = {&tn_arch_eagle3, &tn_arch_assistant};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (n == strlen(all[i]->gguf) && !memcmp(name, all[i]->gguf, n)) return all[i];
+    return NULL;
+}
+
+const tn_arch *tn_arch_of_head_hf(const json_t *config) {
     const char *name = json_string_value(json_array_get(json_object_get(config, "architectures"), 0)),
                *type = json_string_value(json_object_get(config, "speculators_model_type"));
-    return (type && !strcmp(type, "eagle3")) || (name && strstr(name, "Eagle3")) ||
-           (json_object_get(config, "draft_vocab_size") &&
-            json_integer_value(json_object_get(config, "num_hidden_layers")) == 1);
+    if (tn_arch_is_assistant_hf(config)) return &tn_arch_assistant;
+    const bool eagle = (type && !strcmp(type, "eagle3")) || (name && strstr(name, "Eagle3")) ||
+                       (json_object_get(config, "draft_vocab_size") &&
+                        json_integer_value(json_object_get(config, "num_hidden_layers")) == 1);
+    return eagle ? &tn_arch_eagle3 : NULL;
 }
 
 /* Flags of NVIDIA's configurations, each with the value that EAGLE-3 has. */
@@ -85,7 +94,7 @@ static tern_status read_layers(const json_t *ids, const char *file, tn_hparams *
     return TERN_OK;
 }
 
-tern_status tn_arch_head_hf(const json_t *config, const char *file, tn_hparams *h, tern_error *err) {
+static tern_status eagle_hf(const json_t *config, const char *file, tn_hparams *h, tern_error *err) {
     const json_t *nested = json_object_get(config, "transformer_layer_config"),
                  *flags = json_object_get(config, "eagle_config"),
                  *ids = json_object_get(config, "eagle_aux_hidden_state_layer_ids"), *v;
@@ -114,4 +123,9 @@ tern_status tn_arch_head_hf(const json_t *config, const char *file, tn_hparams *
                "%s: 'norm_before_residual' is missing, which readers take in two ways", file);
     TN_TRY(check_flags(flags, file, err));
     return read_layers(ids ? ids : json_object_get(flags, "eagle_aux_hidden_state_layer_ids"), file, h, err);
+}
+
+tern_status tn_arch_head_hf(const tn_arch *a, const json_t *config, const char *file, tn_hparams *h,
+                            tern_error *err) {
+    return (a->assistant ? tn_arch_assistant_hf : eagle_hf)(config, file, h, err);
 }

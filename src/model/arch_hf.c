@@ -163,11 +163,13 @@ static tern_status parse_layers(tn_config *c, const tn_arch *a, tn_hparams *h) {
     }
     h->n_kv_shared = tn_config_whole(c, "num_kv_shared_layers", false, 0);
     h->n_ple = tn_config_whole(c, "hidden_size_per_layer_input", false, 0);
-    if (tn_config_is(c, "use_double_wide_mlp") && h->n_kv_shared > 0 && h->n_ff < 1 << 18)
-        h->n_ff_shared = 2 * h->n_ff;
+    const bool wide = tn_config_is(c, "use_double_wide_mlp");
+    TN_FAIL_IF(wide && a->assistant, c->err, TERN_E_UNSUPPORTED,
+               "%s: 'use_double_wide_mlp' is not supported for model type %s", c->file, a->hf);
+    if (wide && h->n_kv_shared > 0 && h->n_ff < 1 << 18) h->n_ff_shared = 2 * h->n_ff;
     h->layer_scale = !a->streams;
     TN_TRY(c->st);
-    TN_FAIL_IF(h->n_kv_shared < 0 || h->n_kv_shared >= h->n_layers, c->err, TERN_E_FORMAT,
+    TN_FAIL_IF(h->n_kv_shared < 0 || h->n_kv_shared > h->n_layers - !a->assistant, c->err, TERN_E_FORMAT,
                "%s: 'num_kv_shared_layers' is %d of %d layers", c->file, h->n_kv_shared, h->n_layers);
     return TERN_OK;
 }

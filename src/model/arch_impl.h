@@ -27,6 +27,10 @@ void tn_arch_kda(tn_hparams *h, int32_t n_heads, int32_t d);
 tern_status tn_arch_kda_hf(const json_t *o, const char *file, tn_hparams *h, tern_error *err);
 tern_status tn_arch_wkv_hf(const json_t *o, const char *file, tn_hparams *h, tern_error *err);
 
+/* Gemma 4's assistants in a config.json (arch_assistant.c). */
+bool tn_arch_is_assistant_hf(const json_t *config);
+tern_status tn_arch_assistant_hf(const json_t *config, const char *file, tn_hparams *h, tern_error *err);
+
 /* Frequencies of the model's base, unscaled. */
 /* Pairs of each axis. Where they are not all of a head's, only pictures are refused. */
 void tn_rope_set_axes(const tn_arch *a, tn_hparams *h, const int64_t axes[TN_AXES]);

@@ -6,8 +6,9 @@
 
 /* Of the model, or of all its layers together. */
 static bool is_whole_name(tn_role r, const char *name, const char *prefix) {
-    return tn_role_of_model(r) || r == TN_W_HEAD_IN_NORM || (r >= TN_W_ALTUP_IN_1 && r <= TN_W_ALTUP_OUT_3) ||
-           tn_role_of_text(r) || !strncmp(name, prefix, strlen(prefix));
+    return tn_role_of_model(r) || r == TN_W_HEAD_IN_NORM || r == TN_W_NEXT_BACK ||
+           (r >= TN_W_ALTUP_IN_1 && r <= TN_W_ALTUP_OUT_3) || tn_role_of_text(r) ||
+           !strncmp(name, prefix, strlen(prefix));
 }
 
 /* The projections of a delta net as tensors of their own (Qwen3.5). */
@@ -139,6 +140,7 @@ static const char *const hf_names[TN_W_N_ROLES] = {
     [TN_W_KDA_F_B] = "self_attn.f_b_proj.weight",
     [TN_W_KDA_G_A] = "self_attn.g_a_proj.weight",
     [TN_W_KDA_G_B] = "self_attn.g_b_proj.weight",
+    [TN_W_NEXT_BACK] = "post_projection.weight",
 };
 
 /* The names of a row are those of a shared expert, which this layer has not: its block is dense. */
@@ -160,7 +162,8 @@ bool tn_arch_hf_name(const tn_arch *a, const tn_hparams *h, int layer, tn_role r
     }
     if (a->delta_apart && hf_delta_apart(role)) name = hf_delta_apart(role);
     if (role == TN_W_LATENT_Q && !h->latent.q_rank) name = hf_names[TN_W_Q];
-    if (a->head && !is_whole_name(role, name, "fc.")) snprintf(buf, cap, "%s%s", tn_arch_hf_layers(a), name);
+    if (a->head && !a->assistant && !is_whole_name(role, name, "fc."))
+        snprintf(buf, cap, "%s%s", tn_arch_hf_layers(a), name);
     else if (is_whole_name(role, name, "model.") || tn_role_of_next(role)) snprintf(buf, cap, "%s", name);
     else snprintf(buf, cap, "%s%d.%s", tn_arch_hf_layers(a), layer, name);
     return true;
@@ -302,6 +305,7 @@ static const char *const gguf_names[TN_W_N_ROLES] = {
     [TN_W_KDA_F_B] = "ssm_f_b.weight",
     [TN_W_KDA_G_A] = "ssm_g_a.weight",
     [TN_W_KDA_G_B] = "ssm_g_b.weight",
+    [TN_W_NEXT_BACK] = "nextn.post_projection.weight",
 };
 
 bool tn_arch_gguf_name(const tn_arch *a, const tn_hparams *h, int layer, tn_role role, char *buf,
@@ -309,7 +313,8 @@ bool tn_arch_gguf_name(const tn_arch *a, const tn_hparams *h, int layer, tn_role
     bool own = a->gguf_names[role] && !is_dense(a, h, layer, role);
     const char *name = own ? a->gguf_names[role] : gguf_names[role];
     if (role == TN_W_LATENT_Q && !h->latent.q_rank) name = gguf_names[TN_W_Q];
-    if (is_whole_name(role, name, a->head ? "fc." : "per_layer_")) snprintf(buf, cap, "%s", name);
+    const char *const whole = a->assistant ? "nextn." : a->head ? "fc." : "per_layer_";
+    if (is_whole_name(role, name, whole)) snprintf(buf, cap, "%s", name);
     else snprintf(buf, cap, "blk.%d.%s", layer, name);
     return true;
 }

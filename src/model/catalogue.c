@@ -281,7 +281,8 @@ typedef struct search {
 } search;
 
 bool tn_catalogue_is_beside(const char *name) {
-    return strcasestr(name, "mmproj") || strcasestr(name, "eagle3");
+    return strcasestr(name, "mmproj") || strcasestr(name, "eagle3") || strcasestr(name, "-it-assistant") ||
+           strcasestr(name, "mtp-gemma");
 }
 
 bool tn_catalogue_is_model(const tn_catalogue_entry *e) {
@@ -291,7 +292,7 @@ bool tn_catalogue_is_model(const tn_catalogue_entry *e) {
     if (snprintf(file, sizeof file, "%s/config.json", e->path) >= (int)sizeof file || !bytes_of(file) ||
         bytes_of(file) > MAX_MANIFEST || tn_json_read(file, 0, &config, NULL) != TERN_OK)
         return true; /* what is wrong with it is told when it is opened */
-    bool head = tn_arch_is_head_hf(config);
+    bool head = tn_arch_of_head_hf(config) != NULL;
     json_decref(config);
     return !head;
 }

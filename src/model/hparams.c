@@ -24,7 +24,7 @@ int32_t tn_layer_kv(const tn_hparams *h, int32_t layer) {
     bool windowed = tn_layer_window(h, layer) > 0;
     for (from = own - 1; from >= 0; from--)
         if (tn_layer_attends(h, from) && (tn_layer_window(h, from) > 0) == windowed) break;
-    return from; /* tn_arch_finish has seen that there is one */
+    return from; /* tn_arch_finish has seen that there is one; -1 of an assistant, whose are another model's */
 }
 
 const char *tn_layers_wrong(const tn_hparams *h) {
@@ -44,7 +44,7 @@ const char *tn_layers_wrong(const tn_hparams *h) {
         (h->n_deepstack && (h->n_ple || h->n_streams || h->parallel_block)))
         return "layers that add to rows of pictures";
     if ((int64_t)h->n_ple * h->n_layers > 1 << 20) return "embeddings for every layer";
-    for (int32_t l = h->n_layers - h->n_kv_shared; l < h->n_layers; l++)
+    for (int32_t l = h->n_layers - h->n_kv_shared; l < h->n_layers && !tn_is_assistant(h); l++)
         if (tn_layer_kv(h, l) < 0)
             return "layers that share keys and values: none before them is of their kind";
     return NULL;
@@ -153,7 +153,9 @@ static bool wkv_has(const tn_hparams *h, int32_t layer, tn_role r) {
 
 bool tn_layer_may_have(const tn_hparams *h, int32_t layer, tn_role r) {
     bool inside = layer >= 0 && layer < h->n_layers + h->n_next;
-    if (tn_is_head(h) && tn_role_of_next(r)) return !layer && (r == TN_W_NEXT_H_NORM || r == TN_W_NEXT_PROJ);
+    if (tn_is_head(h) && tn_role_of_next(r))
+        return !layer && (r == TN_W_NEXT_PROJ || (r == TN_W_NEXT_H_NORM && !tn_is_assistant(h)));
+    if (r == TN_W_NEXT_BACK) return !layer && tn_is_assistant(h);
     if (tn_role_of_next(r)) return inside && layer == h->n_layers;
     if (r == TN_W_HEAD_IN_NORM) return inside && h->head.norm_in;
     bool attends = !inside || tn_layer_attends(h, layer), recurs = inside && tn_layer_recurs(h, layer);
@@ -301,6 +303,7 @@ const struct tn_layer_linear tn_layer_linears[TN_N_LAYER_LINEARS] = {
     {TN_W_KDA_F_B, TN_W_N_ROLES},
     {TN_W_KDA_G_A, TN_W_N_ROLES},
     {TN_W_KDA_G_B, TN_W_N_ROLES},
+    {TN_W_NEXT_BACK, TN_W_N_ROLES},
 };
 
 const struct tn_layer_linear tn_expert_linears[TN_N_EXPERT_LINEARS] = {
@@ -443,6 +446,7 @@ static const char *const role_names[TN_W_N_ROLES] = {
     [TN_W_KDA_F_B] = "delta_decay_b",
     [TN_W_KDA_G_A] = "delta_gate_a",
     [TN_W_KDA_G_B] = "delta_gate_b",
+    [TN_W_NEXT_BACK] = "nextn_post_projection",
 };
 
 const char *tn_role_name(tn_role r) { return role_names[r]; }
@@ -467,6 +471,10 @@ static void shape_of_latent(const tn_hparams *h, tn_role r, int64_t *n_rows, int
 
 /* Where a head's tensors are not a model's. */
 static void shape_of_head(const tn_hparams *h, tn_role r, int64_t *n_rows, int64_t *n_cols) {
+    if (tn_is_assistant(h)) {
+        if (r == TN_W_NEXT_PROJ) *n_cols = 2 * (int64_t)h->head.n_target;
+        return;
+    }
     if (r == TN_W_OUT) *n_rows = h->head.n_vocab;
     if (r == TN_W_Q || r == TN_W_K || r == TN_W_V) *n_cols = 2 * (int64_t)h->n_embd;
     if (r == TN_W_NEXT_PROJ) *n_cols = 3 * (int64_t)h->head.n_target;
@@ -522,6 +530,7 @@ static void shape_of_few(const tn_hparams *h, tn_role r, int64_t *n_rows, int64_
     case TN_W_ATTN_SUB_NORM: *n_rows = 1, *n_cols = (int64_t)h->n_heads * h->d_head; break;
     case TN_W_FFN_SUB_NORM: *n_rows = 1, *n_cols = h->n_ff; break;
     case TN_W_HEAD_IN_NORM: *n_rows = 1, *n_cols = 3 * (int64_t)h->head.n_target; break;
+    case TN_W_NEXT_BACK: *n_rows = h->head.n_target; break;
     case TN_W_POSITIONS: *n_rows = h->n_positions; break;
     case TN_W_DENSE_1: *n_rows = h->n_between; break;
     case TN_W_DENSE_2: *n_cols = h->n_between; break;

@@ -221,9 +221,13 @@ typedef struct tn_hparams {
         int32_t decay, rate, value, gate;
     } low;
     bool shift_ffn;
+    /* The head is an assistant (Gemma 4, assistant.h): several layers, which have no keys and values and attend to the
+     * model's. It reads the token's embedding beside the state, both of the model, and leaves such a state. */
+    bool assistant;
 } tn_hparams;
 
 static inline bool tn_is_head(const tn_hparams *h) { return h->head.n_target > 0; }
+static inline bool tn_is_assistant(const tn_hparams *h) { return h->assistant; }
 
 static inline bool tn_has_axes(const tn_hparams *h) { return h->rope_axes[1] > 0; }
 /* By which axis a pair turns. */
@@ -377,6 +381,7 @@ typedef enum tn_role {
     TN_W_KDA_G_A, /* of gates */
     TN_W_KDA_G_B,
     TN_W_HEAD_IN_NORM, /* [3 n_target] of what a head joins; its projection is NEXT_PROJ */
+    TN_W_NEXT_BACK,    /* [n_target][n_embd] of an assistant: the state for a guess further */
     TN_W_N_ROLES
 } tn_role;
 
@@ -442,7 +447,7 @@ static inline int32_t tn_rope_tables(const tn_hparams *h) { return h->local_rope
 
 /* The tensors a layer may have: small ones and linears, each in the order in which files and hashes hold
  * them. */
-enum { TN_N_LAYER_VECTORS = 69, TN_N_LAYER_LINEARS = 46, TN_N_EXPERT_LINEARS = 3 };
+enum { TN_N_LAYER_VECTORS = 69, TN_N_LAYER_LINEARS = 47, TN_N_EXPERT_LINEARS = 3 };
 extern const tn_role tn_layer_vectors[TN_N_LAYER_VECTORS];
 extern const struct tn_layer_linear { tn_role role, bias; } tn_layer_linears[TN_N_LAYER_LINEARS];
 /* Gate, up and down of the experts. */

@@ -45,7 +45,8 @@ static bool kda(const tn_arch *a) { return a->kda; }
 static bool wkv_alone(const tn_arch *a) { return a->wkv && a->alone; }
 static bool chunked(const tn_arch *a) { return a->chunked; }
 static bool sub_norms(const tn_arch *a) { return a->sub_norms; }
-static bool head(const tn_arch *a) { return a->head; }
+static bool head(const tn_arch *a) { return a->head && !a->assistant; }
+static bool assistant(const tn_arch *a) { return a->assistant; }
 static bool shared_counted(const tn_arch *a) { return a->shared_expert && a->shared_ungated; }
 
 /* Each key, and which architectures read it (NULL: all). Where it is not read, a value other than 0, false, null
@@ -83,6 +84,7 @@ static const struct {
     {NULL, "target_hidden_size", head, 0},
     {NULL, "norm_before_residual", head, 0},
     {NULL, "norm_before_fc", head, 0},
+    {NULL, "embedding_length_out", assistant, 0},
     {"num_nextn_predict_layers", NULL, NULL, 0}, /* as the one above; their tensors tell */
     /* attention */
     {"query_pre_attn_scalar", "attention.scale", NULL, 0},

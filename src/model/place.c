@@ -27,7 +27,8 @@ const tn_tensor *tn_file_tensor(const tn_model_file *f, const char *name) {
         snprintf(of_text, sizeof of_text, "%s.%s", i ? "roberta" : "bert", name);
         t = named(f, of_text);
     }
-    if (!t && f->st && f->arch->head && !strncmp(name, f->arch->hf_layers, strlen(f->arch->hf_layers))) {
+    if (!t && f->st && f->arch->head && f->arch->hf_layers &&
+        !strncmp(name, f->arch->hf_layers, strlen(f->arch->hf_layers))) {
         snprintf(of_text, sizeof of_text, "layers.0.%s", name + strlen(f->arch->hf_layers));
         return named(f, of_text);
     }

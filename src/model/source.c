@@ -7,6 +7,7 @@
 #include "base/status.h"
 #include "model/folder_text.h"
 #include "model/gguf_vocab.h"
+#include "model/head_tensors.h"
 #include "model/place.h"
 #include "model/ternary.h"
 #include "model/wrapped.h"
@@ -219,7 +220,7 @@ static const char *after_layers(const tn_source *s, const char *name) {
 
 /* Names of tensors that some role must take. */
 static bool is_of_layer(const tn_source *s, const char *name) {
-    if (s->arch->head) return strcmp(name, "d2t") && strcmp(name, "t2d") && strncmp(name, "rope_freqs", 10);
+    if (s->arch->head) return tn_head_tensor_wanted(&s->file, name);
     if (s->gguf) return !strncmp(name, "blk.", 4);
     return after_layers(s, name) || (s->h.n_next && !strncmp(name, "mtp.", 4));
 }
@@ -325,55 +326,19 @@ static void describe(tn_source *s) {
     else snprintf(s->description, sizeof s->description, "safetensors, %s", tn_dtype_name(t->dtype));
 }
 
-/* What a head has, its tensors tell. */
-static tern_status head_of_tensors(tn_source *s, tern_error *err) {
-    char embd[64], out[64];
-    bool (*const name)(const tn_arch *, const tn_hparams *, int, tn_role, char *, size_t) =
-        s->gguf ? tn_arch_gguf_name : tn_arch_hf_name;
-    (void)name(s->arch, &s->h, -1, TN_W_EMBD, embd, sizeof embd);
-    (void)name(s->arch, &s->h, -1, TN_W_OUT, out, sizeof out);
-    const tn_tensor *known = tn_file_tensor(&s->file, "d2t");
-    s->h.head.own_embd = tn_file_tensor(&s->file, embd);
-    s->h.head.own_out = tn_file_tensor(&s->file, out);
-    s->h.tied = false;
-    const int64_t most = 1 << 16;
-    if (known && s->gguf) s->h.head.n_vocab = known->dims[0] <= INT32_MAX ? (int32_t)known->dims[0] : -1;
-    TN_FAIL_IF(s->h.head.n_target < 1 || s->h.head.n_target > most, err, TERN_E_FORMAT,
-               "%s: a head for models %d values wide", s->path, s->h.head.n_target);
-    TN_FAIL_IF(s->h.head.n_vocab < 1 || s->h.head.n_vocab > s->h.n_vocab ||
-                   (!known && s->h.head.n_vocab != s->h.n_vocab),
-               err, TERN_E_FORMAT, "%s: its output layer knows %d of %d tokens%s", s->path, s->h.head.n_vocab,
-               s->h.n_vocab, known ? "" : ", and no tensor d2t says which");
-    return TERN_OK;
-}
-
 tern_status tn_source_head_ids(const tn_source *s, int32_t *ids, tern_error *err) {
-    const tn_tensor *t = tn_file_tensor(&s->file, "d2t");
-    const size_t n = (size_t)s->h.head.n_vocab;
-    /* no weight has this type, and of those that have none these are the widest */
-    TN_FAIL_IF(t && (t->dtype != TN_N_DTYPES || t->dims[0] != n || t->size_bytes != n * sizeof(int64_t)), err,
-               TERN_E_FORMAT, "%s: tensor d2t at offset %" PRIu64 " is no list of %zu numbers of 64 bits",
-               s->path, t ? t->off_bytes : 0, n);
-    for (size_t i = 0; i < n; i++) {
-        int64_t id = 0;
-        if (t) memcpy(&id, t->data + i * sizeof id, sizeof id);
-        const bool far = id < -(int64_t)INT32_MAX || id > INT32_MAX;
-        if (!far && (!t || s->st)) id += (int64_t)i; /* folders say how much further it is */
-        TN_FAIL_IF(far || id < 0 || id >= s->h.n_vocab, err, TERN_E_FORMAT,
-                   "%s: tensor d2t: token %zu is %" PRId64 " of %d", s->path, i, id, s->h.n_vocab);
-        ids[i] = (int32_t)id;
-    }
-    return TERN_OK;
+    return tn_head_ids(&s->file, s->path, ids, err);
 }
 
 /* The file is of a head where one is wanted, and of a model where that is. */
 static tern_status check_kind(const char *path, bool is_head, bool head, tern_error *err) {
-    TN_FAIL_IF(
-        is_head && !head, err, TERN_E_UNSUPPORTED,
-        "%s: a head that drafts for a model (EAGLE-3), which is no model by itself: open its model with the "
-        "option draft-head",
-        path);
-    TN_FAIL_IF(!is_head && head, err, TERN_E_INVALID, "%s: no head that drafts for a model (EAGLE-3)", path);
+    TN_FAIL_IF(is_head && !head, err, TERN_E_UNSUPPORTED,
+               "%s: a head that drafts for a model (EAGLE-3, or Gemma 4's assistant), which is no model by "
+               "itself: open "
+               "its model with the option draft-head",
+               path);
+    TN_FAIL_IF(!is_head && head, err, TERN_E_INVALID,
+               "%s: no head that drafts for a model (EAGLE-3, or Gemma 4's assistant)", path);
     return TERN_OK;
 }
 
@@ -385,9 +350,9 @@ static tern_status open_gguf(tn_source *s, const char *path, bool head, tern_err
                TERN_E_INVALID, "%s: an adapter, not a model: open its model with the option lora", path);
     TN_FAIL_IF(!tn_gguf_str(s->gguf, "general.architecture", &name, &n), err, TERN_E_FORMAT,
                "%s: metadata key 'general.architecture' is missing", path);
-    const bool is_head = n == strlen(tn_arch_eagle3.gguf) && !memcmp(name, tn_arch_eagle3.gguf, n);
-    TN_TRY(check_kind(path, is_head, head, err));
-    s->arch = is_head ? &tn_arch_eagle3 : tn_arch_by_gguf(name, n);
+    const tn_arch *of_head = tn_arch_of_head_gguf(name, n);
+    TN_TRY(check_kind(path, of_head, head, err));
+    s->arch = of_head ? of_head : tn_arch_by_gguf(name, n);
     char list[320];
     tn_arch_list(list, sizeof list);
     TN_FAIL_IF(
@@ -402,13 +367,13 @@ static tern_status open_gguf(tn_source *s, const char *path, bool head, tern_err
     char key[64];
     int64_t n_experts = 0;
     snprintf(key, sizeof key, "%s.expert_count", s->arch->gguf);
-    if (!is_head) s->arch = tn_arch_variant(s->arch, tn_gguf_i64(s->gguf, key, &n_experts) && n_experts > 0);
+    if (!of_head) s->arch = tn_arch_variant(s->arch, tn_gguf_i64(s->gguf, key, &n_experts) && n_experts > 0);
     TN_TRY(tn_arch_hparams_gguf(s->arch, s->gguf, &s->h, err));
     s->file = (tn_model_file){.arch = s->arch, .h = &s->h, .gguf = s->gguf};
     snprintf(key, sizeof key, "blk.%d.nextn.eh_proj.weight", s->h.n_layers);
     if (!s->h.n_next && tn_gguf_tensor(s->gguf, key))
         leave_next(s, "is not supported for architecture", s->arch->name);
-    if (head) TN_TRY(head_of_tensors(s, err));
+    if (head) TN_TRY(tn_head_tensors(&s->file, s->path, &s->h, err));
     return tn_gguf_tokenizer(s->ctx, s->gguf, &s->tokenizer, err);
 }
 
@@ -449,8 +414,8 @@ static tern_status read_config(tn_source *s, const json_t *config, const char *f
 
 /* The same of a head. */
 static tern_status read_head(tn_source *s, const json_t *config, const char *file, tern_error *err) {
-    s->arch = &tn_arch_eagle3;
-    return tn_arch_head_hf(config, file, &s->h, err);
+    s->arch = tn_arch_of_head_hf(config);
+    return tn_arch_head_hf(s->arch, config, file, &s->h, err);
 }
 
 static tern_status open_folder(tn_source *s, const char *path, bool head, tern_error *err) {
@@ -469,14 +434,14 @@ static tern_status open_folder(tn_source *s, const char *path, bool head, tern_e
     tern_status st = tn_wrapped_config(whole, file, &config, err);
     json_decref(whole);
     TN_TRY(st);
-    st = check_kind(path, tn_arch_is_head_hf(config), head, err);
+    st = check_kind(path, tn_arch_of_head_hf(config), head, err);
     if (st == TERN_OK) st = (head ? read_head : read_config)(s, config, file, err);
     if (st == TERN_OK) st = tn_safetensors_open(s->ctx, path, &s->st, err);
     if (st == TERN_OK) st = tn_arch_next(s->arch, file, s->h.n_next, has_next(s->st), &s->h, err);
     if (st == TERN_OK && !s->h.n_next && has_next(s->st))
         leave_next(s, "is not supported for architecture", s->arch->name);
     s->file = (tn_model_file){.arch = s->arch, .h = &s->h, .st = s->st};
-    if (st == TERN_OK && head) st = head_of_tensors(s, err);
+    if (st == TERN_OK && head) st = tn_head_tensors(&s->file, s->path, &s->h, err);
     if (st == TERN_OK && !head) st = tn_folder_text(path, &s->file, &s->h, err);
     /* configs leave the flag out where the family's default ties: then the weights tell */
     if (st == TERN_OK && !head && !json_object_get(config, "tie_word_embeddings") &&

@@ -30,11 +30,10 @@ tern_status tn_drafting_use(tern_session *s, const char *text, uint32_t *drafter
     *drafters = d->drafters;
     if (text) TN_TRY(tn_draft_parse(text, drafters, &path, err));
     bool has_next = s->e->model->next, has_head = s->e->head;
-    TN_FAIL_IF(*drafters & TN_DRAFT_HEAD && !has_head && !(*drafters & TN_DRAFT_WHERE_ANY), err,
-               TERN_E_INVALID,
-               "the drafter head needs a head that drafts for this model (EAGLE-3), and none was opened with "
-               "it: name "
-               "one by draft-head");
+    TN_FAIL_IF(
+        *drafters & TN_DRAFT_HEAD && !has_head && !(*drafters & TN_DRAFT_WHERE_ANY), err, TERN_E_INVALID,
+        "the drafter head needs a head that drafts for this model (EAGLE-3, or Gemma 4's assistant), and "
+        "none was opened with it: name one by draft-head");
     TN_FAIL_IF(*drafters & TN_DRAFT_MTP && !has_next && !(*drafters & TN_DRAFT_WHERE_ANY), err,
                TERN_E_INVALID,
                "the drafter mtp needs a model with a layer that guesses one token further, which this one %s",
@@ -53,9 +52,9 @@ tern_status tn_drafting_use(tern_session *s, const char *text, uint32_t *drafter
     if (*drafters & TN_DRAFT_MODEL && !d->model)
         TN_TRY(tn_draft_model_open(s->e, d->model_path, s->n_ctx, &d->model, err));
     if (*drafters & TN_DRAFT_MTP && !d->mtp)
-        TN_TRY(tn_mtp_open(s->e, TN_DRAFT_MTP, s->evaluator, s->n_ctx, &d->mtp, err));
+        TN_TRY(tn_mtp_open(s->e, TN_DRAFT_MTP, s->evaluator, &s->state, s->n_ctx, &d->mtp, err));
     if (*drafters & TN_DRAFT_HEAD && !d->head)
-        TN_TRY(tn_mtp_open(s->e, TN_DRAFT_HEAD, s->evaluator, s->n_ctx, &d->head, err));
+        TN_TRY(tn_mtp_open(s->e, TN_DRAFT_HEAD, s->evaluator, &s->state, s->n_ctx, &d->head, err));
     tn_draft_set_outside(d->draft, TN_DRAFT_MODEL, tn_draft_model_propose, d->model);
     tn_draft_set_outside(d->draft, TN_DRAFT_MTP, tn_mtp_propose, d->mtp);
     tn_draft_set_outside(d->draft, TN_DRAFT_HEAD, tn_mtp_propose, d->head);

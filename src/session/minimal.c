@@ -47,9 +47,9 @@ tern_status tern_session_lora(tern_session *s, const char *adapters, tern_error 
 }
 
 /* Never opened: the layer that guesses one token further stays in its package (package/no_on_demand.c). */
-tern_status tn_mtp_open(tern_engine *e, uint32_t drafter, tn_evaluator *evaluator, int32_t n_ctx,
-                        tn_mtp **out, tern_error *err) {
-    (void)e, (void)drafter, (void)evaluator, (void)n_ctx, (void)out;
+tern_status tn_mtp_open(tern_engine *e, uint32_t drafter, tn_evaluator *evaluator, const tn_state *state,
+                        int32_t n_ctx, tn_mtp **out, tern_error *err) {
+    (void)e, (void)drafter, (void)evaluator, (void)state, (void)n_ctx, (void)out;
     return tn_fail(err, TERN_E_UNSUPPORTED, "this build of tern has no drafts by an MTP layer");
 }
 

@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "draft/draft.h"
+#include "model/assistant.h"
 #include "model/next.h"
 #include "model/sampler.h"
 #include "model/streamed.h"
@@ -31,6 +32,8 @@ struct tn_mtp {
     size_t n_logits, raw;  /* values of what a token's state comes of */
     uint32_t drafter;
     tn_evaluator *evaluator;
+    bool assists;           /* the head is an assistant: then there are no rows, no keys and no values */
+    tn_assistant assistant; /* in place of text */
     tn_next_text text;
     int32_t first, end; /* noted positions of the session's text: first .. end - 1 */
     int32_t n_waiting;  /* number of the last rows of first .. end - 2 that wait for their keys and values */
@@ -38,7 +41,8 @@ struct tn_mtp {
         guessed; /* token of the row after the text if its keys and values are already computed; -1: none */
     bool knows;  /* the state after position end - 1 is known; else it is zeros */
     /* [TN_TREE_MAX + 1] of the waiting rows; after them the state of position end - 1. A head's states wait as the `raw`
-     * values that it joins; joined is their place then, else NULL. */
+     * values that it joins; joined is their place then, else NULL. Of an assistant: one embedding, and what the model's last
+     * layer left at position end - 1, before the norm. */
     float *embeddings, *states, *joined;
     float *out; /* [n_embd] state of a guess */
     float *logits;
@@ -55,15 +59,16 @@ struct tn_mtp {
     int64_t note_ns;
 };
 
-tern_status tn_mtp_open(tern_engine *e, uint32_t drafter, tn_evaluator *evaluator, int32_t n_ctx,
-                        tn_mtp **out, tern_error *err) {
+tern_status tn_mtp_open(tern_engine *e, uint32_t drafter, tn_evaluator *evaluator, const tn_state *state,
+                        int32_t n_ctx, tn_mtp **out, tern_error *err) {
     tn_ctx *ctx = &e->ctx;
-    const bool head = drafter == TN_DRAFT_HEAD;
-    const tn_model *layer = head ? e->head : e->model->next;
+    const tn_model *layer = drafter == TN_DRAFT_HEAD ? e->head : e->model->next;
+    const bool assists = tn_is_assistant(&layer->h), head = drafter == TN_DRAFT_HEAD && !assists;
     const tn_hparams *h = &layer->h;
     const bool own_out = head && h->head.own_out,
                rope_long = h->rope_orig_ctx > 0 && n_ctx > h->rope_orig_ctx;
-    const size_t rows = TN_TREE_MAX + 1, width = (size_t)h->n_embd;
+    const size_t rows = assists ? 1 : TN_TREE_MAX + 1,
+                 width = (size_t)(assists ? h->head.n_target : h->n_embd);
     tn_mtp *m = *out = tn_calloc(ctx, TN_MEM_OTHER, 1, sizeof *m);
     TN_FAIL_IF(!m, err, TERN_E_MEMORY, "no memory to guess further");
     *m = (tn_mtp){.ctx = ctx,
@@ -74,6 +79,7 @@ tern_status tn_mtp_open(tern_engine *e, uint32_t drafter, tn_evaluator *evaluato
                   .raw = head ? 3 * (size_t)h->head.n_target : width,
                   .drafter = drafter,
                   .evaluator = evaluator,
+                  .assists = assists,
                   .guessed = -1,
                   .try_after = TRY_FIRST,
                   .likely = {LIKELY, LIKELY},
@@ -81,7 +87,10 @@ tern_status tn_mtp_open(tern_engine *e, uint32_t drafter, tn_evaluator *evaluato
                   .sum_steps = PRICED_STEPS,
                   .tail = TAIL};
     /* guesses lie after the text, which may fill the context */
-    tern_status st = tn_next_open(ctx, layer, &e->kern, e->pool, n_ctx + DEPTH, rope_long, &m->text, err);
+    tern_status st =
+        assists
+            ? tn_assistant_open(ctx, layer, &e->model->h, &state->kv, &e->kern, e->pool, &m->assistant, err)
+            : tn_next_open(ctx, layer, &e->kern, e->pool, n_ctx + DEPTH, rope_long, &m->text, err);
     m->embeddings = tn_alloc(ctx, TN_MEM_ACTIVATIONS, rows * width, sizeof *m->embeddings);
     m->states = tn_calloc(ctx, TN_MEM_ACTIVATIONS, rows * m->raw, sizeof *m->states);
     if (head) m->joined = tn_alloc(ctx, TN_MEM_ACTIVATIONS, rows * width, sizeof *m->joined);
@@ -98,6 +107,7 @@ void tn_mtp_close(tn_mtp **pm) {
     if (!m) return;
     *pm = NULL;
     tn_next_close(&m->text);
+    tn_assistant_close(&m->assistant);
     tn_free(m->ctx, m->embeddings);
     tn_free(m->ctx, m->states);
     tn_free(m->ctx, m->joined);
@@ -109,19 +119,23 @@ void tn_mtp_close(tn_mtp **pm) {
 int64_t tn_mtp_note_ns(const tn_mtp *m) { return m->note_ns; }
 uint64_t tn_mtp_n_guesses(const tn_mtp *m) { return m->n_guesses; }
 
-static size_t width(const tn_mtp *m) { return (size_t)m->layer->h.n_embd; }
+/* Values of an embedding, and of the state for a guess further. */
+static size_t width(const tn_mtp *m) {
+    const tn_hparams *h = &m->layer->h;
+    return (size_t)(m->assists ? h->head.n_target : h->n_embd);
+}
 
-/* A head was trained on embeddings as they are stored. */
+/* A head was trained on embeddings as they are stored, an assistant on those that the model's first layer gets. */
 static void embed(const tn_mtp *m, int32_t token, float *out) {
     const tn_hparams *h = &m->e->model->h;
-    if (tn_is_head(&m->layer->h) && m->layer->h.head.own_embd) {
+    const bool scaled = m->drafter == TN_DRAFT_MTP || m->assists;
+    if (tn_is_head(&m->layer->h) && m->layer->h.head.own_embd && !m->assists) {
         tn_linear_row(tn_model_linear(m->layer, -1, TN_W_EMBD), (size_t)token, out);
         return;
     }
     if (m->e->npu) tn_npu_model_embed(m->e->npu, h, token, out);
     else tn_linear_row(tn_model_linear(m->e->model, -1, TN_W_EMBD), (size_t)token, out);
-    for (size_t i = 0; m->drafter == TN_DRAFT_MTP && h->embd_scale != 1.0f && i < width(m); i++)
-        out[i] *= h->embd_scale;
+    for (size_t i = 0; scaled && h->embd_scale != 1.0f && i < width(m); i++) out[i] *= h->embd_scale;
 }
 
 /* ---- keeping up ------------------------------------------------------------------------------------- */
@@ -156,7 +170,7 @@ static void go_back(tn_mtp *m, int32_t n) {
 static void complete(tn_mtp *m, int32_t token) {
     bool done = m->guessed == token; /* and no row before it waits */
     m->guessed = -1;
-    if (m->end == m->first || done) return;
+    if (m->end == m->first || done || m->assists) return;
     embed(m, token, m->embeddings + (size_t)m->n_waiting++ * width(m));
 }
 
@@ -167,7 +181,7 @@ void tn_mtp_note(tn_mtp *m, int32_t pos, int32_t token, const float *x) {
     if (pos != m->end) go_back(m, pos);
     complete(m, token);
     float *state = m->states + (size_t)m->n_waiting * m->raw;
-    if (m->joined) memcpy(state, x, m->raw * sizeof *x);
+    if (m->joined || m->assists) memcpy(state, x, m->raw * sizeof *x);
     else tn_forward_out_norm(m->e->model, &m->e->kern, x, state, 1);
     m->knows = true;
     m->end++;
@@ -179,7 +193,11 @@ void tn_mtp_copy(tn_mtp *dst, const tn_mtp *src, int32_t n) {
     dst->n_waiting = 0;
     dst->first = dst->end = n;
     go_back(dst, n);
-    if (!src || n <= src->first || n > src->end) return;
+    if (src && src->assists && n == src->end && src->knows) {
+        memcpy(dst->states, src->states, src->raw * sizeof *dst->states);
+        dst->knows = true;
+    }
+    if (!src || src->assists || n <= src->first || n > src->end) return;
     const int32_t done = next_row(src) - src->n_waiting, rows = n - src->first - 1,
                   kept = rows < done ? rows : done;
     tn_kv_convert(&src->text.state.kv, kept, &dst->text.state.kv);
@@ -192,6 +210,13 @@ void tn_mtp_copy(tn_mtp *dst, const tn_mtp *src, int32_t n) {
 }
 
 /* ---- guessing --------------------------------------------------------------------------------------- */
+
+/* A draft of an assistant after this token, from the state in m->out. */
+static bool assist(tn_mtp *m, int32_t token) {
+    embed(m, token, m->embeddings);
+    tn_assistant_run(&m->assistant, m->end, m->embeddings, m->out, m->logits, m->out);
+    return true;
+}
 
 static bool compute_logits(tn_mtp *m) {
     const float *normed = m->out;
@@ -207,6 +232,11 @@ static bool compute_logits(tn_mtp *m) {
 /* The first guess: evaluates the waiting rows and that of the drawn token. They stay unchanged for
  * tn_mtp_note. */
 static bool first_guess(tn_mtp *m, int32_t token) {
+    if (m->assists) {
+        if (!m->knows) return false;
+        tn_forward_out_norm(m->e->model, &m->e->kern, m->states, m->out, 1);
+        return assist(m, token);
+    }
     if (!m->knows || m->end - m->first >= m->text.state.kv.cap_tok - DEPTH) return false;
     if (m->n_waiting >= TOGETHER) flush(m); /* the end of a prompt */
     embed(m, token, m->embeddings + (size_t)m->n_waiting * width(m));
@@ -217,6 +247,7 @@ static bool first_guess(tn_mtp *m, int32_t token) {
 
 /* A guess after a guess. */
 static bool further(tn_mtp *m, int32_t row, int32_t token) {
+    if (m->assists) return assist(m, token);
     float *e = m->embeddings + TN_TREE_MAX * width(m); /* nothing waits there */
     embed(m, token, e);
     tn_next_rows(&m->text, row, 1, e, m->out, m->out);

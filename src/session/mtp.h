@@ -1,4 +1,5 @@
-/* session/mtp.h - drafts by the model's own layer that guesses one token further, or by a head (model/next.h).
+/* session/mtp.h - drafts by the model's own layer that guesses one token further, or by a head (model/next.h): a layer of
+ * EAGLE-3, or an assistant (model/assistant.h), which has no rows of its own and reads the session's keys and values.
  *
  *   text      every token that becomes text is noted, with its state after the layers        tn_mtp_note
  *   rows      row i of the layer has two neighbours: the state of one token and the embedding of the next. Of
@@ -15,13 +16,13 @@
 
 typedef struct tn_mtp tn_mtp;
 
-/* For a session of an engine whose model has such a layer (TN_DRAFT_MTP), or that has a head (TN_DRAFT_HEAD); evaluator is
- * the session's. */
-tern_status tn_mtp_open(tern_engine *e, uint32_t drafter, tn_evaluator *evaluator, int32_t n_ctx,
-                        tn_mtp **out, tern_error *err);
+/* For a session of an engine whose model has such a layer (TN_DRAFT_MTP), or that has a head (TN_DRAFT_HEAD); evaluator and
+ * state are the session's. */
+tern_status tn_mtp_open(tern_engine *e, uint32_t drafter, tn_evaluator *evaluator, const tn_state *state,
+                        int32_t n_ctx, tn_mtp **out, tern_error *err);
 void tn_mtp_close(tn_mtp **m);
 /* Notes that the session's text ends with this token at position pos. x: its residual after the last
- * layer; for a head its row of TAPS. */
+ * layer; for a head of EAGLE-3 its row of TAPS. */
 void tn_mtp_note(tn_mtp *m, int32_t pos, int32_t token, const float *x);
 /* dst's text becomes the first n tokens of src's, with what is known of it. src NULL: nothing is known of them. */
 void tn_mtp_copy(tn_mtp *dst, const tn_mtp *src, int32_t n);

@@ -235,12 +235,13 @@ static tern_status score_rows(tern_session *s, int32_t n_rows, size_t done, cons
 static void note(tern_session *s, int32_t pos, const int32_t *tokens, int32_t n, const tern_session *in,
                  int32_t row) {
     const tn_evaluator *v = in->evaluator;
+    const tn_buffer of_head = s->drafting.head && tn_is_assistant(&s->e->head->h) ? TN_BUF_X : TN_BUF_TAPS;
     for (int32_t i = 0; i < n; i++) {
         if (tokens[i] >= s->e->model->h.n_vocab) continue;
         if (s->drafting.mtp)
             tn_mtp_note(s->drafting.mtp, pos + i, tokens[i], v->ops->row(v, TN_BUF_X, row + i));
         if (s->drafting.head)
-            tn_mtp_note(s->drafting.head, pos + i, tokens[i], v->ops->row(v, TN_BUF_TAPS, row + i));
+            tn_mtp_note(s->drafting.head, pos + i, tokens[i], v->ops->row(v, of_head, row + i));
     }
 }
 

@@ -16,30 +16,11 @@
 
 #include "fixture/fixture.h"
 #include "fixture/guesses.h"
-#include "fixture/scarce.h"
+#include "fixture/heads.h"
 
 #define FIXTURES TN_SOURCE_DIR "/tests/oracle/fixtures/heads/"
 
 static guesses vectors;
-
-static tern_status try_open(const char *model, const char *head, const char *scheme, tern_engine **e,
-                            tern_error *err) {
-    tern_options *o;
-    must(tern_options_new(&o, err), err);
-    must(tern_options_set(o, "threads", "2", err), err);
-    if (head) must(tern_options_set(o, "draft-head", head, err), err);
-    if (scheme) must(tern_options_set(o, "scheme", scheme, err), err);
-    tern_status st = tern_engine_open(model, o, e, err);
-    tern_options_free(&o);
-    return st;
-}
-
-static tern_engine *open_both(const char *model, const char *head, const char *scheme) {
-    tern_engine *e;
-    tern_error err = {0};
-    must(try_open(model, head, scheme, &e, &err), &err);
-    return e;
-}
 
 static void as_the_reference(void **state) {
     (void)state;
@@ -51,7 +32,7 @@ static void as_the_reference(void **state) {
         snprintf(head, sizeof head, "%s%s", folder, i & 2 ? ".gguf" : "");
         snprintf(name, sizeof name, "%s, %s", strrchr(model, '/') + 1, strrchr(head, '/') + 1);
         guesses_read(&vectors, folder);
-        tern_engine *e = open_both(model, head, "float");
+        tern_engine *e = heads_open(model, head, "float", NULL);
         tern_session *s = fixture_session(e, 80, "head");
         guesses_compare_all(&vectors, s, s->drafting.head, name);
         assert_int_equal(e->head->h.head.n_vocab, vectors.n_known);
@@ -66,7 +47,7 @@ static void together(void **state) {
     (void)state;
     enum { N = 3 };
     guesses_read(&vectors, FIXTURES "eagle3");
-    tern_engine *e = open_both(FIXTURES "model", FIXTURES "eagle3", "float");
+    tern_engine *e = heads_open(FIXTURES "model", FIXTURES "eagle3", "float", NULL);
     tern_session *s[N];
     tern_error err = {0};
     tn_turn turns[N];
@@ -90,7 +71,7 @@ static void together(void **state) {
 static void copied_and_loaded(void **state) {
     (void)state;
     guesses_read(&vectors, FIXTURES "eagle3-wide");
-    tern_engine *e = open_both(FIXTURES "model", FIXTURES "eagle3-wide", "float");
+    tern_engine *e = heads_open(FIXTURES "model", FIXTURES "eagle3-wide", "float", NULL);
     tern_session *s = fixture_session(e, 80, "head"), *other = fixture_session(e, 80, "head");
     tern_error err = {0};
     char path[FIXTURE_PATH];
@@ -124,57 +105,12 @@ static void copied_and_loaded(void **state) {
 
 /* ---- what they bring -------------------------------------------------------------------------------- */
 
-static void answer(tern_session *s, const int32_t *prompt, size_t n_prompt, int32_t n, float temperature,
-                   uint64_t seed, fixture_heard *out) {
-    tern_error err = {0};
-    tern_generate_options g;
-    fixture_hear(&g, n, out);
-    g.sampling.temperature = temperature;
-    g.sampling.seed = seed;
-    must(tern_session_truncate(s, 0, &err), &err);
-    must(tern_session_prefill(s, prompt, n_prompt, &err), &err);
-    must(tern_session_generate(s, &g, NULL, &err), &err);
-}
-
-static void same_text(const fixture_heard *a, const fixture_heard *b) {
-    assert_int_equal(a->n, b->n);
-    assert_memory_equal(a->ids, b->ids, (size_t)a->n * sizeof *a->ids);
-}
-
-/* A head that is right each time: nine tokens a forward, as deep as it drafts. packed: by a package of the model. */
-static void knows_the_model(const char *model) {
-    enum { N = 91, DEPTH = 8 };
-    static fixture_heard plain, drafted;
-    tern_engine *e = open_both(model, FIXTURES "chain-eagle3.gguf", NULL);
-    tern_session *s = fixture_session(e, 200, "head"), *without = fixture_session(e, 200, "none");
-    const float rows = 16, cheap = 1.05f;
-    const int32_t prompt[] = {7, 3, 9};
-    s->profile.n_forwards = 4; /* nothing is measured */
-    tn_draft_give_costs(s->drafting.draft, &rows, &cheap, 1, true);
-    tn_mtp_give_cost(s->drafting.head, 0.01f);
-    answer(without, prompt, 3, N, 0, 1, &plain);
-    answer(s, prompt, 3, N, 0, 1, &drafted);
-    same_text(&plain, &drafted);
-    for (int i = 0, last = 9; i < N; last = plain.ids[i++])
-        assert_int_equal(plain.ids[i], (5 * last + 3) % 32);
-    tn_draft_stats t;
-    tn_session_draft_stats(s, &t);
-    print_message("%s: %llu forwards for %d tokens, %llu of %llu drafts right\n", strrchr(model, '/') + 1,
-                  (unsigned long long)t.n_steps, N, (unsigned long long)t.by_head_right,
-                  (unsigned long long)t.by_head);
-    assert_true(t.by_head && t.by_head_right == t.by_head && t.n_accepted == t.by_head);
-    assert_true(t.n_steps <= N / (DEPTH + 1) + 3); /* the first steps try few */
-    tern_session_close(&s);
-    tern_session_close(&without);
-    tern_engine_close(&e);
-}
-
 static void many_tokens_a_forward(void **state) {
     (void)state;
     char package[FIXTURE_PATH];
     fixture_package(package, "chain.tern", FIXTURES "chain.gguf", NULL);
-    knows_the_model(FIXTURES "chain.gguf");
-    knows_the_model(package);
+    heads_know_the_model(FIXTURES "chain.gguf", FIXTURES "chain-eagle3.gguf");
+    heads_know_the_model(package, FIXTURES "chain-eagle3.gguf");
 }
 
 /* Where drafts are wrong they are soon no longer made, and no forward is more than one token's. */
@@ -183,13 +119,13 @@ static void left_alone_where_wrong(void **state) {
     enum { N = 500, TEXTS = 3 };
     static fixture_heard plain, drafted;
     guesses_read(&vectors, FIXTURES "eagle3");
-    tern_engine *e = open_both(FIXTURES "model.gguf", FIXTURES "eagle3.gguf", NULL);
+    tern_engine *e = heads_open(FIXTURES "model.gguf", FIXTURES "eagle3.gguf", NULL, NULL);
     tern_session *s = fixture_session(e, 600, "head"), *without = fixture_session(e, 600, "none");
     tn_mtp_give_cost(s->drafting.head, 0.15f);
     for (int i = 0; i < TEXTS; i++) {
-        answer(without, vectors.ids, 20, N, 5, (uint64_t)i + 1, &plain);
-        answer(s, vectors.ids, 20, N, 5, (uint64_t)i + 1, &drafted);
-        same_text(&plain, &drafted);
+        heads_answer(without, vectors.ids, 20, N, 5, (uint64_t)i + 1, &plain);
+        heads_answer(s, vectors.ids, 20, N, 5, (uint64_t)i + 1, &drafted);
+        heads_same_text(&plain, &drafted);
     }
     tn_draft_stats t;
     tn_session_draft_stats(s, &t);
@@ -206,44 +142,29 @@ static void left_alone_where_wrong(void **state) {
 
 /* ---- files ------------------------------------------------------------------------------------------ */
 
-static void refused(const char *model, const char *head, const char *with) {
-    tern_engine *e = NULL;
-    tern_error err = {0};
-    assert_int_not_equal(try_open(model, head, NULL, &e, &err), TERN_OK);
-    assert_null(e);
-    if (!strstr(err.message, with)) fail_msg("'%s' does not say '%s'", err.message, with);
-}
-
-static const char *changed(const char *path, const char *from, const char *to, size_t n) {
-    static char out[FIXTURE_PATH];
-    fixture_file(out, "changed.gguf");
-    fixture_changed(path, out, from, to, n);
-    return out;
-}
-
 #define MODEL FIXTURES "model.gguf"
 #define HEAD FIXTURES "eagle3.gguf"
 #define WIDE FIXTURES "eagle3-wide.gguf"
 #define U32(key) key "\4\0\0\0"
-#define CHANGED(file, from, to) changed(file, from, to, sizeof from - 1)
+#define CHANGED HEADS_CHANGED
 
 static void of_another_model(void **state) {
     (void)state;
     char other[FIXTURE_PATH];
-    refused(MODEL, FIXTURES "chain-eagle3.gguf", "it reads layers 64 values wide, this model's are 32");
-    refused(FIXTURES "chain.gguf", HEAD, "it reads layers 32 values wide, this model's are 64");
+    heads_refused(MODEL, FIXTURES "chain-eagle3.gguf", "it reads layers 64 values wide, this model's are 32");
+    heads_refused(FIXTURES "chain.gguf", HEAD, "it reads layers 32 values wide, this model's are 64");
     fixture_llama(other, "other.gguf", 3);
-    refused(other, HEAD, "a head of another model");
-    refused(MODEL,
-            CHANGED(WIDE, "target_layers\11\0\0\0\4\0\0\0\3\0\0\0\0\0\0\0\1\0\0\0\3\0\0\0\5\0\0\0",
-                    "target_layers\11\0\0\0\4\0\0\0\3\0\0\0\0\0\0\0\1\0\0\0\3\0\0\0\7\0\0\0"),
-            "it reads layer 7, this model has 6");
-    refused(MODEL,
-            CHANGED(WIDE, "target_layers\11\0\0\0\4\0\0\0\3\0\0\0\0\0\0\0\1\0\0\0\3\0\0\0\5\0\0\0",
-                    "target_layers\11\0\0\0\4\0\0\0\3\0\0\0\0\0\0\0\1\0\0\0\3\0\0\0\6\0\0\0"),
-            "it reads what the last layer leaves");
-    refused(MODEL, CHANGED(HEAD, U32("eagle3.vocab_size") "\x30", U32("eagle3.vocab_size") "\x31"),
-            "its vocabulary has 49 tokens, this model's 48");
+    heads_refused(other, HEAD, "a head of another model");
+    heads_refused(MODEL,
+                  CHANGED(WIDE, "target_layers\11\0\0\0\4\0\0\0\3\0\0\0\0\0\0\0\1\0\0\0\3\0\0\0\5\0\0\0",
+                          "target_layers\11\0\0\0\4\0\0\0\3\0\0\0\0\0\0\0\1\0\0\0\3\0\0\0\7\0\0\0"),
+                  "it reads layer 7, this model has 6");
+    heads_refused(MODEL,
+                  CHANGED(WIDE, "target_layers\11\0\0\0\4\0\0\0\3\0\0\0\0\0\0\0\1\0\0\0\3\0\0\0\5\0\0\0",
+                          "target_layers\11\0\0\0\4\0\0\0\3\0\0\0\0\0\0\0\1\0\0\0\3\0\0\0\6\0\0\0"),
+                  "it reads what the last layer leaves");
+    heads_refused(MODEL, CHANGED(HEAD, U32("eagle3.vocab_size") "\x30", U32("eagle3.vocab_size") "\x31"),
+                  "its vocabulary has 49 tokens, this model's 48");
 }
 
 static void odd_files(void **state) {
@@ -251,25 +172,26 @@ static void odd_files(void **state) {
     char copy[FIXTURE_PATH];
     tern_engine *e = NULL;
     tern_error err = {0};
-    refused(MODEL, MODEL, "no head that drafts for a model");
-    refused(HEAD, NULL, "which is no model by itself");
-    refused(FIXTURES "eagle3", NULL, "which is no model by itself");
-    refused(MODEL, FIXTURES "model", "no head that drafts for a model");
-    refused(MODEL, CHANGED(HEAD, "fc.weight", "xx.weight"), "tensor fc.weight is missing");
-    refused(MODEL, CHANGED(HEAD, "blk.0.attn_norm_2.weight", "blk.0.attn_norm_3.weight"), "attn_norm_");
-    refused(MODEL, CHANGED(HEAD, "eagle3.target_layers", "eagle3.target_layerz"), "target_layerz");
-    refused(MODEL, CHANGED(WIDE, "norm_before_residual", "norm_before_residuum"), "norm_before_residuum");
-    refused(MODEL, CHANGED(HEAD, U32("eagle3.block_count") "\1", U32("eagle3.block_count") "\2"),
-            "a head of 2 layers");
-    refused(MODEL,
-            CHANGED(HEAD, U32("eagle3.target_hidden_size") "\x20\0\0\0",
-                    U32("eagle3.target_hidden_size") "\0\0\0\x7f"),
-            "values wide");
+    heads_refused(MODEL, MODEL, "no head that drafts for a model");
+    heads_refused(HEAD, NULL, "which is no model by itself");
+    heads_refused(FIXTURES "eagle3", NULL, "which is no model by itself");
+    heads_refused(MODEL, FIXTURES "model", "no head that drafts for a model");
+    heads_refused(MODEL, CHANGED(HEAD, "fc.weight", "xx.weight"), "tensor fc.weight is missing");
+    heads_refused(MODEL, CHANGED(HEAD, "blk.0.attn_norm_2.weight", "blk.0.attn_norm_3.weight"), "attn_norm_");
+    heads_refused(MODEL, CHANGED(HEAD, "eagle3.target_layers", "eagle3.target_layerz"), "target_layerz");
+    heads_refused(MODEL, CHANGED(WIDE, "norm_before_residual", "norm_before_residuum"),
+                  "norm_before_residuum");
+    heads_refused(MODEL, CHANGED(HEAD, U32("eagle3.block_count") "\1", U32("eagle3.block_count") "\2"),
+                  "a head of 2 layers");
+    heads_refused(MODEL,
+                  CHANGED(HEAD, U32("eagle3.target_hidden_size") "\x20\0\0\0",
+                          U32("eagle3.target_hidden_size") "\0\0\0\x7f"),
+                  "values wide");
     /* a token beyond the vocabulary: d2t is the first tensor, at the beginning of the data */
-    refused(MODEL, CHANGED(HEAD, "d2t\1\0\0\0\x14\0\0\0\0\0\0\0\x1b", "d2t\1\0\0\0\x14\0\0\0\0\0\0\0\0"),
-            "d2t");
-    assert_true(snprintf(copy, sizeof copy, "%s", changed(HEAD, "d2t", "d2x", 3)) > 0);
-    refused(MODEL, copy, "tensor output.weight");
+    heads_refused(
+        MODEL, CHANGED(HEAD, "d2t\1\0\0\0\x14\0\0\0\0\0\0\0\x1b", "d2t\1\0\0\0\x14\0\0\0\0\0\0\0\0"), "d2t");
+    assert_true(snprintf(copy, sizeof copy, "%s", heads_changed(HEAD, "d2t", "d2x", 3)) > 0);
+    heads_refused(MODEL, copy, "tensor output.weight");
     char folder[FIXTURE_PATH], command[4 * FIXTURE_PATH + 600];
     fixture_file(folder, "wide");
     static const struct {
@@ -285,9 +207,9 @@ static void odd_files(void **state) {
                  "eagle3-wide' '%s' && chmod -R u+w '%s' && sed -i '%s' '%s/config.json'",
                  folder, folder, folder, edits[i].edit, folder);
         assert_int_equal(system(command), 0);
-        refused(MODEL, folder, edits[i].says);
+        heads_refused(MODEL, folder, edits[i].says);
     }
-    must(try_open(MODEL, "none", NULL, &e, &err), &err);
+    must(heads_try_open(MODEL, "none", NULL, NULL, &e, &err), &err);
     assert_null(e->head);
     tern_session_options so;
     tern_session *s;
@@ -299,28 +221,6 @@ static void odd_files(void **state) {
 }
 
 /* A head beside the model is taken by its name; one of another model is left where it lies, with a line that says so. */
-static char logged[4][1000];
-static int n_logged;
-static void on_log(void *user, tern_log_level level, const char *line) {
-    (void)user;
-    if (level <= TERN_LOG_WARN) snprintf(logged[n_logged++ % 4], sizeof *logged, "%s", line);
-}
-
-static tern_engine *open_logging(const char *path, const char *draft) {
-    tern_hooks hooks;
-    tern_engine *e;
-    tern_error err = {0};
-    tern_options o;
-    tern_hooks_defaults(&hooks);
-    hooks.log = on_log;
-    n_logged = 0;
-    tn_options_defaults(&o);
-    o.hooks = &hooks;
-    o.session.draft = draft;
-    must(tern_engine_open(path, &o, &e, &err), &err);
-    return e;
-}
-
 static void copy_file(const char *from, char out[FIXTURE_PATH], const char *name) {
     fixture_file(out, name);
     fixture_copy(from, out);
@@ -330,94 +230,43 @@ static void found_beside(void **state) {
     (void)state;
     char model[FIXTURE_PATH], head[FIXTURE_PATH], another[FIXTURE_PATH];
     copy_file(MODEL, model, "beside.gguf");
-    tern_engine *e = open_logging(model, "auto");
+    tern_engine *e = heads_open_logging(model, "auto");
     assert_null(e->head);
     tern_engine_close(&e);
     copy_file(HEAD, head, "beside-eagle3.gguf");
-    e = open_logging(model, "auto");
+    e = heads_open_logging(model, "auto");
     assert_non_null(e->head);
-    assert_int_equal(n_logged, 0);
+    assert_int_equal(heads_n_logged, 0);
     tern_session *s = fixture_session(e, 80, "auto");
     assert_non_null(s->drafting.head);
     tern_session_close(&s);
     tern_engine_close(&e);
-    e = open_logging(model, "sam"); /* nobody drafts with it */
+    e = heads_open_logging(model, "sam"); /* nobody drafts with it */
     assert_null(e->head);
     tern_engine_close(&e);
     copy_file(HEAD, another, "beside-eagle3-2.gguf"); /* as good */
-    e = open_logging(model, "auto");
+    e = heads_open_logging(model, "auto");
     assert_null(e->head);
-    assert_non_null(strstr(logged[0], "2 heads"));
+    assert_non_null(strstr(heads_logged[0], "2 heads"));
     tern_engine_close(&e);
     assert_int_equal(unlink(head), 0);
     assert_int_equal(unlink(another), 0);
     copy_file(FIXTURES "chain-eagle3.gguf", head, "eagle3.gguf");
-    e = open_logging(model, "auto");
+    e = heads_open_logging(model, "auto");
     assert_null(e->head);
-    assert_non_null(strstr(logged[0], "a head of another model"));
+    assert_non_null(strstr(heads_logged[0], "a head of another model"));
     tern_engine_close(&e);
     assert_int_equal(unlink(head), 0);
 }
 
-/* Allocation number i fails, for every i: one error of memory, and nothing is left of what was opened. */
 static void without_memory(void **state) {
     (void)state;
-    tern_hooks k;
-    scarce memory = {.left = -1};
-    scarce_hooks(&k, &memory);
-    tern_options o;
-    tn_options_defaults(&o);
-    o.hooks = &k;
-    o.n_threads = 1;
-    o.draft_head = WIDE;
-    for (long i = 0;; i++) {
-        tern_engine *e = NULL;
-        tern_session *s = NULL;
-        tern_error err = {0};
-        tern_session_options so;
-        tern_session_options_defaults(&so);
-        so.n_ctx = 40;
-        so.draft = "head";
-        memory.left = i;
-        tern_status st = tern_engine_open(MODEL, &o, &e, &err);
-        if (st == TERN_OK) st = tern_session_open(e, &so, &s, &err);
-        bool done = atomic_exchange(&memory.left, -1) >= 0;
-        assert_int_equal(st, done ? TERN_OK : TERN_E_MEMORY);
-        tern_session_close(&s);
-        tern_engine_close(&e);
-        assert_int_equal(memory.live, 0);
-        if (done) break;
-    }
+    heads_without_memory(MODEL, WIDE);
 }
 
-/* A step with drafts of a head allocates nothing. */
 static void steps_do_not_allocate(void **state) {
     (void)state;
-    tern_hooks k;
-    scarce memory = {.left = -1};
-    scarce_hooks(&k, &memory);
-    tern_options o;
-    tn_options_defaults(&o);
-    o.hooks = &k;
-    o.n_threads = 1;
-    o.draft_head = FIXTURES "chain-eagle3.gguf";
-    tern_engine *e;
-    tern_error err = {0};
-    must(tern_engine_open(FIXTURES "chain.gguf", &o, &e, &err), &err);
-    tern_session *s = fixture_session(e, 200, "head");
-    static fixture_heard w;
-    const int32_t prompt[] = {7, 3, 9};
-    long made[2];
-    for (int i = 0; i < 2; i++) { /* the sampler's and the text's buffers, once a call */
-        const long before = memory.made;
-        answer(s, prompt, 3, i ? 100 : 10, 0, 1, &w);
-        made[i] = memory.made - before;
-    }
-    tn_draft_stats t;
-    tn_session_draft_stats(s, &t);
-    assert_true(t.by_head_right > 0 && made[1] <= made[0]);
-    tern_session_close(&s);
-    tern_engine_close(&e);
+    heads_do_not_allocate(FIXTURES "chain.gguf", FIXTURES "chain-eagle3.gguf");
 }
 
 /* What opening and drafting takes was estimated. */
@@ -432,7 +281,7 @@ static void estimated(void **state) {
     must(tern_options_set(o, "draft-head", "none", &err), &err);
     must(tern_engine_estimate(MODEL, o, &without, &err), &err);
     tern_options_free(&o);
-    tern_engine *e = open_both(MODEL, WIDE, NULL);
+    tern_engine *e = heads_open(MODEL, WIDE, NULL, NULL);
     assert_true(with.weight_bytes - without.weight_bytes >= e->head->weight_bytes);
     assert_true(with.weight_bytes - without.weight_bytes <= e->head->weight_bytes * 11 / 10);
     assert_true(with.kv_bytes > without.kv_bytes && with.work_bytes > without.work_bytes);

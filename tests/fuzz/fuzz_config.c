@@ -26,7 +26,7 @@ static void check(const tn_hparams *h) {
             (tn_role_of_mamba((tn_role)r) && !h->delta.mamba))
             continue;
         if (r == TN_W_CONV && !h->conv_len) continue;
-        if (r == TN_W_HEAD_IN_NORM && !tn_is_head(h)) continue;
+        if ((r == TN_W_HEAD_IN_NORM || r == TN_W_NEXT_BACK) && !tn_is_head(h)) continue;
         if (tn_role_of_ple((tn_role)r) && !h->n_ple) continue;
         if (tn_role_of_streams((tn_role)r) && !h->n_streams) continue;
         if (tn_role_of_text((tn_role)r) &&
@@ -97,7 +97,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     }
     tn_hparams h;
     tern_error err = {0};
-    if (tn_arch_is_head_hf(config) && tn_arch_head_hf(config, "config.json", &h, &err) != TERN_OK &&
+    const tn_arch *head = tn_arch_of_head_hf(config);
+    if (head && tn_arch_head_hf(head, config, "config.json", &h, &err) != TERN_OK &&
         (!err.message[0] || !strstr(err.message, "config.json")))
         abort();
     json_decref(config);

@@ -34,6 +34,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (tn_arch_hparams_gguf(&tn_arch_eagle3, g, &h, &err) == TERN_OK &&
         (h.n_layers != 1 || h.n_vocab < 1 || h.head.from[2] < 0))
         abort();
+    if (tn_arch_hparams_gguf(&tn_arch_assistant, g, &h, &err) == TERN_OK &&
+        (h.n_layers < 1 || h.n_kv_shared != h.n_layers))
+        abort();
     tn_tokenizer *tok;
     if (tn_gguf_tokenizer(&ctx, g, &tok, &err) == TERN_OK) tn_tokenizer_close(&tok);
     tn_gguf_close(&g);

@@ -14,6 +14,7 @@ import zlib
 
 import numpy as np
 
+import assistants
 import chunked
 import families
 import heads
@@ -888,6 +889,9 @@ def make_all(out):
     for name, case in CASES.items():
         make_case(name, case, out)
     heads.make_all(out, uniform, rounded)
+    gemma4 = CASES["gemma4"]
+    model = checkpoint("gemma4", gemma4["cfg"], gemma4["dtype"], gemma4["vectors"], gemma4["dtype"])
+    assistants.make_all(out, uniform, rounded, {"gemma4": (gemma4["cfg"], model), "checkpoint": checkpoint})
     (out / "sampling.json").write_text(sampling.vectors())
 
 

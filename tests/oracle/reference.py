@@ -589,8 +589,8 @@ def experts_beside(cfg, w, p, x, act):
     return rms_norm(y, w(p + "post_feedforward_layernorm_2.weight"), eps)
 
 
-def forward_gemma4(cfg, w, ids, n_ctx):
-    """Gemma 4: layers with a window have heads of another size than the others; the last layers read the keys and values
+def gemma4_states(cfg, w, ids):
+    """What its output layer reads, and the keys and values that the last layers of either kind read. Gemma 4: layers with a window have heads of another size than the others; the last layers read the keys and values
     of the last layer before them that is of their kind; every layer adds, gated, what it takes of the token's embedding
     and of a second embedding of its own. Scores are not scaled: queries, keys and values are normed."""
     n, eps, act = cfg["num_hidden_layers"], cfg["rms_norm_eps"], ACTIVATIONS[cfg["hidden_activation"]]
@@ -631,7 +631,11 @@ def forward_gemma4(cfg, w, ids, n_ctx):
             h = act(linear(x, w(p + "per_layer_input_gate.weight"))) * layer_input[:, i]
             x = x + norm(linear(h, w(p + "per_layer_projection.weight")), p + "post_per_layer_input_norm.weight")
         x = x * w(p + "layer_scalar")
-    logits = linear(norm(x, "model.norm.weight"), w("model.embed_tokens.weight"))
+    return norm(x, "model.norm.weight"), kept
+
+
+def forward_gemma4(cfg, w, ids, n_ctx):
+    logits = linear(gemma4_states(cfg, w, ids)[0], w("model.embed_tokens.weight"))
     return soft_cap(logits, cfg.get("final_logit_softcapping"))
 
 
