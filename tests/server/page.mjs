@@ -572,6 +572,30 @@ await check("pictures go with a question, are shown in the conversation and stay
   assert.equal(await s.end("SIGTERM"), 0);
 });
 
+// docs/figures/page-picture.png is this one: cp build/page-shots/eyes.png docs/figures/page-picture.png
+await check("the picture of the guide: a drawing is dropped and asked about", async () => {
+  execFileSync("python3", ["models/tern-eyes/assemble.py", work + "/tern-eyes"]);
+  execFileSync(tern, ["pack", work + "/tern-eyes", "-o", work + "/tern-eyes.tern", "--calib-tokens", "1024"], { env, stdio: "ignore" });
+  const s = await new Server().start("-m", work + "/tern-eyes.tern"), p = await tab();
+  allowed.add(s.url);
+  await p.goto(s.url);
+  await p.waitForSelector("#look:not([hidden])");
+  await p.keyboard.press("Alt+e");
+  await p.waitForSelector("#engine:not([hidden])");
+  await p.evaluate((data) => {
+    const bytes = Uint8Array.from(atob(data), (c) => c.charCodeAt(0)), d = new DataTransfer();
+    d.items.add(new File([bytes], "demo.png", { type: "image/png" }));
+    document.getElementById("main").dispatchEvent(new DragEvent("drop", { dataTransfer: d, bubbles: true, cancelable: true }));
+  }, readFileSync("models/tern-eyes/demo.png").toString("base64"));
+  await p.waitForSelector("#pictures li img");
+  await p.fill("#box", "What is the code of the garden?");
+  await p.keyboard.press("Enter");
+  await complete(p);
+  assert.match(await p.textContent("article.assistant .body"), /2207/);
+  await shot(p, "eyes");
+  assert.equal(await s.end("SIGTERM"), 0);
+});
+
 await check("tools are off at first, asked for one by one, and what they say becomes no markup", async () => {
   execFileSync("python3", ["-c", `import sys
 sys.path.insert(0, "tests/fixture")
