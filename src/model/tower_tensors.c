@@ -349,8 +349,7 @@ static tern_status read_values(const reading *r, want *w, size_t at, size_t n, f
     const size_t block = (size_t)tn_dtype_block(d), bytes = (size_t)tn_dtype_block_bytes(d);
     const uint8_t *from = (const uint8_t *)w->t->data + ((size_t)w->row0 * (size_t)w->k + at) / block * bytes;
     tn_dequantise(d, from, values, n);
-    if (!r->f->st && tn_gguf_file(r->f->g))
-        tn_file_release(from, n / block * bytes); /* a mapping's pages need not stay */
+    if (r->f->mapped) tn_file_release(from, n / block * bytes);
     w->hash = XXH64(values, n * sizeof *values, w->hash);
     return tn_all_finite(values, n) || (w->limit && !isnan(*values))
                ? TERN_OK
@@ -506,7 +505,7 @@ tern_status tn_tower_read_tensors(tn_tower *t, const tn_tower_file *f, tn_pool *
     if (!r.wants) st = tn_fail(err, TERN_E_MEMORY, "no memory for an encoder of %d layers", t->s.n_layers);
     else list_wants(&r);
     if (st == TERN_OK) st = find_tensors(&r, err);
-    if (st == TERN_OK) st = read_tensors(&r, err);
+    if (st == TERN_OK && pool) st = read_tensors(&r, err);
     tn_free(t->ctx, r.wants);
     return st;
 }
