@@ -7,15 +7,16 @@
  * A view's rows belong to its content: SHA-256 of its pixels and of the encoder. Equal views have equal ids as long as
  * the engine knows them, so that comparing ids, as the reuse of prompts does, compares pictures. Rows stay in memory
  * while anybody holds the view, and after that as long as there is room; on disk they outlive the process
- * (sight_kept.h). The encoder is opened by the first picture.
+ * (sight_kept.h). The encoder's metadata is read when the model is opened, its weights by the first picture that is not
+ * known.
  *
  * Any thread may call; what is computed goes through the engine's pool. */
 #ifndef TN_ENGINE_SIGHT_H
 #define TN_ENGINE_SIGHT_H
 
 #include "engine/engine.h"
+#include "engine/sight_encoder.h"
 #include "media/medium.h"
-#include "model/tower_judge.h"
 
 typedef struct tn_sight tn_sight;
 
@@ -27,26 +28,22 @@ typedef struct tn_seen {
     atomic_int columns;     /* its rows have places in a grid of so many columns; 0: they have none */
     _Atomic(float *) x; /* [n][tn_sight_row_width]; NULL: not in memory. It stays while the view is held. */
     /* guarded by the sight's lock */
+    bool unsettled; /* key is of the pixels alone: the encoder's fingerprint is not known yet */
     int32_t holders;
     uint64_t used;
     struct tn_seen *next; /* of its bucket */
 } tn_seen;
 
-/* path: the model's file. Nothing is read. */
+/* path: the model's file. An encoder that was named and cannot be used is an error (sight_encoder.h). */
 tern_status tn_sight_open(tern_engine *e, const char *path, const tern_options *o, tern_error *err);
 void tn_sight_close(tern_engine *e);
 
-/* Whether there is an encoder: named, in the package, or beside the model. why tells where none is, or may be NULL. */
+/* Whether there is an encoder that can be used: named, in the package, or beside the model. why tells where none is, or may
+ * be NULL. */
 bool tn_sight_can(tern_engine *e, tern_error *why);
-/* Opens the encoder unless it is open, and tells what it wants of pictures. */
+/* What it wants of pictures. Nothing is read. */
 tern_status tn_sight_shape(tern_engine *e, const tn_tower_shape **out, tern_error *err);
-/* How the encoder computes, once it was opened: in INT8 or in floats; why NULL: by the verdict. */
-typedef struct tn_sight_form_of {
-    bool int8, known;
-    const char *why;
-    tn_tower_verdict verdict;
-} tn_sight_form_of;
-void tn_sight_form(tern_engine *e, tn_sight_form_of *out);
+void tn_sight_form(tern_engine *e, tn_encoder_form *out);
 /* The encoder's weights leave memory until they are needed again. */
 void tn_sight_rest(tern_engine *e);
 
@@ -64,6 +61,7 @@ tn_seen *tn_sight_hold_of(tern_engine *e, int32_t id);
 
 typedef struct tn_sight_counts {
     uint64_t encoded, in_memory, on_disk; /* views: computed, and found there */
+    uint64_t reads;                       /* times that the encoder's weights were read */
     uint64_t row_bytes;                   /* in memory */
     double encode_s;
 } tn_sight_counts;
@@ -78,7 +76,8 @@ typedef struct tn_look {
     tn_seen **views;       /* [medium.n_views], held */
     int32_t n_rows;        /* of all views */
     int32_t encoded, in_memory, on_disk;
-    int32_t next; /* views before it have their rows */
+    int32_t next;   /* views before it have their rows */
+    bool unsettled; /* rows of some were not looked for on disk */
     double encode_s;
 } tn_look;
 
