@@ -20,6 +20,11 @@ struct tn_sight {
     pthread_mutex_t encoding; /* the encoder, what is kept on disk, and work with them; before mu */
     tn_encoder *encoder;
     tn_kept kept;
+    bool leaves;        /* the weights do after the pictures of a question, */
+    bool rests;         /* or in a server after a minute without a picture */
+    uint64_t n_uses;    /* views encoded */
+    uint64_t seen_uses; /* when tn_sight_idle was asked */
+    int64_t idle_ns;    /* when it was asked first after that */
     pthread_mutex_t mu; /* of what follows */
     /* Whether the encoder's fingerprint is known, and so all keys are whole; until then views that were looked at are told
      * apart by their pixels alone. */
@@ -27,6 +32,7 @@ struct tn_sight {
     uint64_t fingerprint;
     tn_seen *buckets[BUCKETS];
     int32_t n_views, next_id;
+    int32_t n_pending;   /* looks that are to be encoded */
     int32_t n_unsettled; /* views whose keys are of their pixels alone */
     bool has_others;     /* there are views that a saved text named */
     uint64_t clock;
@@ -42,6 +48,8 @@ tern_status tn_sight_open(tern_engine *e, const char *path, const tern_options *
     e->sight = s;
     s->e = e;
     s->one_view = o->one_view;
+    s->leaves = o->keep_encoder && !strcmp(o->keep_encoder, "off");
+    s->rests = !o->keep_encoder || !strcmp(o->keep_encoder, "auto");
     s->memory_bytes = o->picture_memory_bytes ? o->picture_memory_bytes : MEMORY_BYTES;
     s->kept.limit_bytes = o->picture_cache_bytes;
     s->next_id = e->model->h.n_vocab;
@@ -99,6 +107,23 @@ void tn_sight_rest(tern_engine *e) {
     pthread_mutex_lock(&s->encoding);
     tn_encoder_rest(s->encoder);
     pthread_mutex_unlock(&s->encoding);
+}
+
+int64_t tn_sight_idle(tern_engine *e, int64_t now_ns) {
+    static const int64_t MINUTE_NS = INT64_C(60000000000);
+    tn_sight *s = e->sight;
+    int64_t left = -1;
+    if (!s || !s->rests) return -1;
+    if (pthread_mutex_trylock(&s->encoding)) return MINUTE_NS; /* it works */
+    if (s->n_uses != s->seen_uses) {
+        s->seen_uses = s->n_uses;
+        s->idle_ns = now_ns;
+    }
+    if (tn_encoder_is_read(s->encoder)) left = s->idle_ns + MINUTE_NS - now_ns;
+    const bool due = tn_encoder_is_read(s->encoder) && left <= 0;
+    if (due) tn_encoder_rest(s->encoder);
+    pthread_mutex_unlock(&s->encoding);
+    return due ? -1 : left;
 }
 
 /* ---- views --------------------------------------------------------------------------------------------- */
@@ -294,6 +319,7 @@ tn_sight_counts tn_sight_count(tern_engine *e) {
     pthread_mutex_lock(&s->mu);
     tn_sight_counts c = s->counts;
     c.reads = tn_encoder_reads(s->encoder);
+    c.encoder_bytes = tn_encoder_held(s->encoder);
     pthread_mutex_unlock(&s->mu);
     return c;
 }
@@ -318,6 +344,23 @@ static tern_status find_rows(tn_look *l, int32_t i, tern_error *err) {
     return TERN_OK;
 }
 
+/* Whether it is among those that are to be encoded. */
+static void set_pending(tn_look *l, bool is) {
+    tn_sight *s = l->e->sight;
+    pthread_mutex_lock(&s->mu);
+    s->n_pending += is - l->pending;
+    l->pending = is;
+    pthread_mutex_unlock(&s->mu);
+}
+
+/* The weights leave when nobody waits for them, where they are not to stay. With the lock `encoding`. */
+static void leave_if_done(tn_sight *s) {
+    pthread_mutex_lock(&s->mu);
+    const bool done = !s->n_pending;
+    pthread_mutex_unlock(&s->mu);
+    if (done && s->leaves) tn_encoder_rest(s->encoder);
+}
+
 /* Pixels are needed until all rows are there. */
 static void pass_known(tn_look *l) {
     tn_sight *s = l->e->sight;
@@ -331,6 +374,7 @@ static void pass_known(tn_look *l) {
     l->in_memory = in_memory;
     tn_free(&l->e->ctx, l->medium.rgb);
     l->medium.rgb = NULL;
+    set_pending(l, false);
 }
 
 /* The view of some pixels, held. *settled: its key is whole, so that its rows may be looked for. */
@@ -368,6 +412,7 @@ static tern_status look(tn_look *l, const tn_picture *p, bool one_view, tern_err
         if (settled) TN_TRY(find_rows(l, i, err));
         else l->unsettled = true;
     }
+    set_pending(l, true);
     pass_known(l);
     return TERN_OK;
 }
@@ -390,6 +435,7 @@ static tern_status encode(tn_look *l, const atomic_bool *cancel, tern_error *err
     tn_seen *v = l->views[l->next];
     tn_tower *tower;
     TN_TRY(tn_encoder_need(s->encoder, &tower, err));
+    s->n_uses++;
     float *rows = tn_alloc(&e->ctx, TN_MEM_OTHER, bytes_of(s, v), 1);
     TN_FAIL_IF(!rows, err, TERN_E_MEMORY, "no memory for the %d rows of a picture", v->n);
     int64_t t0 = tn_now_ns();
@@ -428,15 +474,27 @@ tern_status tn_look_encode(tn_look *l, const atomic_bool *cancel, bool *more, te
     if (l->next < l->medium.n_views) st = find_late(l, err);
     pass_known(l);
     if (st == TERN_OK && l->next < l->medium.n_views) st = encode(l, cancel, err);
-    pthread_mutex_unlock(&s->encoding);
     pass_known(l);
+    leave_if_done(s);
+    pthread_mutex_unlock(&s->encoding);
     *more = st == TERN_OK && l->next < l->medium.n_views;
     return st;
 }
 
+/* Nothing more of it is encoded. */
+static void give_up(tn_look *l) {
+    tn_sight *s = l->e->sight;
+    set_pending(l, false);
+    pthread_mutex_lock(&s->encoding);
+    leave_if_done(s);
+    pthread_mutex_unlock(&s->encoding);
+}
+
 void tn_look_skip(tn_look *l, int32_t n) {
+    const bool was = l->pending;
     if (l->next < n) l->next = n;
     pass_known(l);
+    if (was && !l->pending) give_up(l);
 }
 
 bool tn_look_done(const tn_look *l) { return l->next >= l->medium.n_views; }
@@ -445,6 +503,7 @@ void tn_look_close(tn_look **pl) {
     tn_look *l = *pl;
     *pl = NULL;
     if (!l) return;
+    if (l->pending) give_up(l);
     for (int32_t i = 0; l->views && i < l->medium.n_views; i++)
         if (l->views[i]) tn_sight_let_go(l->e, l->views[i]);
     tn_free(&l->e->ctx, l->views);

@@ -44,8 +44,12 @@ bool tn_sight_can(tern_engine *e, tern_error *why);
 /* What it wants of pictures. Nothing is read. */
 tern_status tn_sight_shape(tern_engine *e, const tn_tower_shape **out, tern_error *err);
 void tn_sight_form(tern_engine *e, tn_encoder_form *out);
-/* The encoder's weights leave memory until they are needed again. */
+/* The encoder's weights leave memory until they are needed again. Unless option keep-encoder is on or auto they do so by
+ * themselves after the pictures of a question. */
 void tn_sight_rest(tern_engine *e);
+/* A server's way with auto: asked now and then, the weights leave after a minute in which no view was encoded. now_ns: of
+ * the caller's clock. Returns in how many nanoseconds to ask again; -1: when something was encoded. */
+int64_t tn_sight_idle(tern_engine *e, int64_t now_ns);
 
 /* The view of that key, held by the caller; n rows, in memory or not. A new one gets ids. */
 tern_status tn_sight_view(tern_engine *e, const uint8_t key[TN_VIEW_KEY], int32_t n, tn_seen **out,
@@ -62,7 +66,7 @@ tn_seen *tn_sight_hold_of(tern_engine *e, int32_t id);
 typedef struct tn_sight_counts {
     uint64_t encoded, in_memory, on_disk; /* views: computed, and found there */
     uint64_t reads;                       /* times that the encoder's weights were read */
-    uint64_t row_bytes;                   /* in memory */
+    uint64_t row_bytes, encoder_bytes;    /* in memory: rows, and the encoder's weights */
     double encode_s;
 } tn_sight_counts;
 tn_sight_counts tn_sight_count(tern_engine *e);
@@ -77,6 +81,7 @@ typedef struct tn_look {
     int32_t n_rows;        /* of all views */
     int32_t encoded, in_memory, on_disk;
     int32_t next;   /* views before it have their rows */
+    bool pending;   /* views are to be encoded; guarded by the sight's lock */
     bool unsettled; /* rows of some were not looked for on disk */
     double encode_s;
 } tn_look;

@@ -1,21 +1,20 @@
 #include "engine/sight_encoder.h"
 
 #include "base/status.h"
-#include "engine/sight_find.h"
+#include "engine/sight_place.h"
 #include "params/options.h"
 #include "quant/content.h"
 
-#include <stdlib.h>
+#include <malloc.h>
 #include <string.h>
 #include <xxhash.h>
 
 struct tn_encoder {
     tern_engine *e;
-    char *path;                    /* of a file or a folder; NULL: it is in the package, or there is none */
-    const tn_pkg_section *section; /* of the package, else NULL */
-    tern_error blind;              /* code TERN_OK: there is one */
-    tn_tower_shape said;           /* by the metadata */
-    tn_tower_shape shape;          /* the same within the options' limits */
+    tn_encoder_place place;
+    tern_error blind;     /* code TERN_OK: there is one */
+    tn_tower_shape said;  /* by the metadata */
+    tn_tower_shape shape; /* the same within the options' limits */
     tn_tower_scheme scheme;
     bool chosen; /* scheme is */
     tn_tower_verdict verdict;
@@ -24,7 +23,7 @@ struct tn_encoder {
     uint64_t fingerprint; /* once known */
     tn_tower *tower;      /* NULL: its weights are not in memory */
     tn_kept *kept;
-    _Atomic uint64_t n_reads; /* asked for by any thread */
+    _Atomic uint64_t n_reads, held_bytes; /* any thread asks for them */
 };
 
 /* ---- what goes together --------------------------------------------------------------------------------- */
@@ -65,22 +64,10 @@ static tern_status check_tower(const tern_engine *e, const tn_tower_shape *shape
 
 /* ---- its bytes ------------------------------------------------------------------------------------------- */
 
-/* The encoder's part of the mapped package. */
-static tern_status map_section(const tn_encoder *x, tn_file **f, const uint8_t **at, tern_error *err) {
-    const tn_pkg *pkg = x->e->npu->pkg;
-    const tn_pkg_section *s = x->section;
-    TN_TRY(tn_file_map(&x->e->ctx, tn_pkg_fd(pkg), tn_pkg_path(pkg), f, err));
-    const bool inside = s->off_bytes <= (*f)->size_bytes && s->size_bytes <= (*f)->size_bytes - s->off_bytes;
-    if (!inside) tn_file_close(f);
-    TN_FAIL_IF(!inside, err, TERN_E_IO, "%s ends before its encoder of pictures", tn_pkg_path(pkg));
-    *at = (*f)->data + s->off_bytes;
-    return TERN_OK;
-}
-
 /* Pages leave memory when they were summed up. */
 static tern_status check_sum(const tn_encoder *x, const uint8_t *at, tern_error *err) {
     enum { PIECE = 1 << 20 };
-    const tn_pkg_section *s = x->section;
+    const tn_pkg_section *s = x->place.section;
     XXH64_state_t *h = XXH64_createState();
     TN_FAIL_IF(!h, err, TERN_E_MEMORY, "no memory for a sum");
     XXH64_reset(h, 0);
@@ -102,26 +89,15 @@ static tern_status open_packed(tn_encoder *x, tn_tower_scheme scheme, tern_error
     const tn_pkg *pkg = e->npu->pkg;
     const uint8_t *at;
     tn_file *f;
-    TN_TRY(map_section(x, &f, &at, err));
+    TN_TRY(tn_encoder_place_map(&x->place, &f, &at, err));
     tern_status st = check_sum(x, at, err);
     if (st == TERN_OK)
-        st = tn_tower_open_mapped(&e->ctx, e->pool, at, x->section->size_bytes, e->model->h.n_embd, scheme,
-                                  &x->tower, err);
+        st = tn_tower_open_mapped(&e->ctx, e->pool, at, x->place.section->size_bytes, e->model->h.n_embd,
+                                  scheme, &x->tower, err);
     if (tn_file_was_written(f, tn_pkg_fd(pkg))) {
         st = tn_fail(err, TERN_E_IO, "%s was written to while it was read", tn_pkg_path(pkg));
         tn_tower_close(&x->tower);
     }
-    tn_file_close(&f);
-    return st;
-}
-
-static tern_status peek(const tn_encoder *x, tn_tower **out, tern_error *err) {
-    tern_engine *e = x->e;
-    const uint8_t *at;
-    tn_file *f;
-    if (!x->section) return tn_tower_peek(&e->ctx, x->path, e->model->h.n_embd, out, err);
-    TN_TRY(map_section(x, &f, &at, err));
-    tern_status st = tn_tower_peek_memory(&e->ctx, at, x->section->size_bytes, e->model->h.n_embd, out, err);
     tn_file_close(&f);
     return st;
 }
@@ -136,45 +112,41 @@ static void set_scheme(tn_encoder *x, const tern_options *o) {
     x->chosen = x->why;
 }
 
-static void set_shape(tn_encoder *x, const tn_tower_shape *said, const tern_options *o) {
-    enum { ROWS = 1280 };
-    tn_tower_shape *s = &x->shape;
-    x->said = *s = *said;
-    const int64_t block = (int64_t)s->patch * s->shuffle,
-                  most = (o->picture_rows ? o->picture_rows : ROWS) * block * block;
-    if (s->max_pixels > most) s->max_pixels = most;
-    if (s->min_pixels > s->max_pixels / 4) s->min_pixels = s->max_pixels / 4;
+/* Whether it fits beside the model into what max-memory allows. A form that is not known yet is judged, in floats too. */
+static tern_status check_room(tn_encoder *x, const tn_tower *t, const tern_options *o, tern_error *err) {
+    const tern_engine *e = x->e;
+    const double mib = 1048576;
+    if (e->encoder_bytes == UINT64_MAX) return TERN_OK;
+    (void)tn_encoder_recall(x);
+    const bool is_int8 = x->chosen && x->scheme == TN_TOWER_INT8;
+    const uint64_t need = tn_encoder_bytes(t, o, &e->kern, tn_pool_size(e->pool), is_int8);
+    TN_FAIL_IF(need > e->encoder_bytes, err, TERN_E_LIMIT,
+               "the encoder of pictures needs about %.0f MiB while it works, and max-memory leaves %.0f "
+               "beside the model%s",
+               (double)need / mib, (double)e->encoder_bytes / mib,
+               is_int8 ? "" : " (encoder int8 needs less)");
+    return TERN_OK;
 }
 
 static tern_status read_metadata(tn_encoder *x, const tern_options *o, tern_error *err) {
     tn_tower *t = NULL;
-    TN_TRY(peek(x, &t, err));
+    TN_TRY(tn_encoder_place_peek(&x->place, &t, err));
     tern_status st = check_tower(x->e, tn_tower_shape_of(t), err);
-    if (st == TERN_OK) set_shape(x, tn_tower_shape_of(t), o);
+    x->said = x->shape = *tn_tower_shape_of(t);
+    tn_encoder_limit(&x->shape, o);
+    if (st == TERN_OK) st = check_room(x, t, o, err);
     tn_tower_close(&t);
     return st;
 }
 
-/* Where it lies. path: the model's. */
-static tern_status locate(tn_encoder *x, const char *path, const tern_options *o, tern_error *err) {
+static tern_status find_and_peek(tn_encoder *x, const char *path, const tern_options *o, tern_error *err) {
     tern_engine *e = x->e;
     TN_TRY(check_model(e, err));
-    char *found = NULL;
-    if (!o->mmproj && e->npu) x->section = tn_pkg_find(e->npu->pkg, TN_PKG_ENCODER, -1);
-    if (x->section) return TERN_OK;
-    if (!o->mmproj && !(found = tn_sight_find(o->beside ? o->beside : path, e->model->h.n_embd, err)))
-        return err->code;
-    x->path = tn_strdup(&e->ctx, TN_MEM_TEXT, found ? found : o->mmproj);
-    free(found);
-    TN_FAIL_IF(!x->path, err, TERN_E_MEMORY, "no memory for an encoder of pictures");
-    return TERN_OK;
-}
-
-static tern_status find_and_peek(tn_encoder *x, const char *path, const tern_options *o, tern_error *err) {
-    TN_TRY(locate(x, path, o, err));
+    TN_TRY(tn_encoder_place_find(&e->ctx, path, e->npu ? e->npu->pkg : NULL, o, e->model->h.n_embd, &x->place,
+                                 err));
     tern_status st = read_metadata(x, o, err);
     if (st != TERN_OK && st != TERN_E_MEMORY && st != TERN_E_INVALID && !o->mmproj)
-        tn_log(&x->e->ctx, TERN_LOG_WARN, "pictures are not seen: %s", err->message);
+        tn_log(&e->ctx, TERN_LOG_WARN, "pictures are not seen: %s", err->message);
     return st;
 }
 
@@ -200,7 +172,7 @@ void tn_encoder_close(tn_encoder **px) {
     if (!x) return;
     tn_ctx *ctx = &x->e->ctx;
     tn_tower_close(&x->tower);
-    tn_free(ctx, x->path);
+    tn_encoder_place_free(&x->place);
     tn_free(ctx, x);
 }
 
@@ -212,8 +184,8 @@ const tn_tower_shape *tn_encoder_shape(const tn_encoder *x) { return &x->shape; 
 /* A mark of its bytes, which are not read. *settled: what is found out now may be kept under it. */
 static bool mark(const tn_encoder *x, tn_content *out, bool *settled) {
     *settled = true;
-    if (!x->section) return tn_content_mark(x->path, out, settled);
-    *out = (tn_content){x->section->xxh64, x->section->size_bytes};
+    if (!x->place.section) return tn_content_mark(x->place.path, out, settled);
+    *out = (tn_content){x->place.section->xxh64, x->place.section->size_bytes};
     return true;
 }
 
@@ -263,8 +235,9 @@ static tern_status open_tower(tn_encoder *x, tn_tower_scheme scheme, tern_error 
     bool settled, same;
     const bool marked = mark(x, &before, &settled) && settled;
     atomic_fetch_add(&x->n_reads, 1);
-    TN_TRY(x->section ? open_packed(x, scheme, err)
-                      : tn_tower_open(&e->ctx, e->pool, x->path, e->model->h.n_embd, scheme, &x->tower, err));
+    TN_TRY(x->place.section
+               ? open_packed(x, scheme, err)
+               : tn_tower_open(&e->ctx, e->pool, x->place.path, e->model->h.n_embd, scheme, &x->tower, err));
     if (memcmp(tn_tower_shape_of(x->tower), &x->said, sizeof x->said) != 0) {
         tn_tower_close(&x->tower);
         return tn_fail(err, TERN_E_IO, "the encoder of pictures was changed while it was in use");
@@ -374,6 +347,13 @@ bool tn_encoder_recall(tn_encoder *x) {
     return x->known;
 }
 
+void tn_encoder_rest(tn_encoder *x) {
+    if (!x->tower) return;
+    tn_tower_close(&x->tower);
+    atomic_store(&x->held_bytes, 0);
+    (void)malloc_trim(0); /* what was released goes to the system */
+}
+
 tern_status tn_encoder_need(tn_encoder *x, tn_tower **out, tern_error *err) {
     *out = NULL;
     if (x->blind.code) return tn_fail(err, x->blind.code, "%s", x->blind.message);
@@ -382,18 +362,20 @@ tern_status tn_encoder_need(tn_encoder *x, tn_tower **out, tern_error *err) {
     if (st == TERN_OK && x->known && tn_tower_fingerprint(x->tower) != x->fingerprint)
         st = tn_fail(err, TERN_E_IO, "the encoder of pictures was changed while it was in use");
     if (st != TERN_OK) {
-        tn_tower_close(&x->tower);
+        tn_encoder_rest(x);
         return st;
     }
     x->fingerprint = tn_tower_fingerprint(x->tower);
     x->known = true;
+    atomic_store(&x->held_bytes, tn_tower_bytes(x->tower));
     *out = x->tower;
     return TERN_OK;
 }
 
 uint64_t tn_encoder_fingerprint(const tn_encoder *x) { return x->fingerprint; }
 uint64_t tn_encoder_reads(const tn_encoder *x) { return atomic_load(&x->n_reads); }
-void tn_encoder_rest(tn_encoder *x) { tn_tower_close(&x->tower); }
+uint64_t tn_encoder_held(const tn_encoder *x) { return atomic_load(&x->held_bytes); }
+bool tn_encoder_is_read(const tn_encoder *x) { return x->tower; }
 
 void tn_encoder_form_of(const tn_encoder *x, tn_encoder_form *out) {
     *out = (tn_encoder_form){

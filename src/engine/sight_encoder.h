@@ -42,7 +42,10 @@ bool tn_encoder_recall(tn_encoder *x);
 tern_status tn_encoder_need(tn_encoder *x, tn_tower **out, tern_error *err);
 uint64_t tn_encoder_fingerprint(const tn_encoder *x);
 void tn_encoder_rest(tn_encoder *x);
+bool tn_encoder_is_read(const tn_encoder *x); /* its weights are in memory */
 void tn_encoder_form_of(const tn_encoder *x, tn_encoder_form *out);
-uint64_t tn_encoder_reads(const tn_encoder *x); /* times that weights were read */
+/* For any thread: times that weights were read, and those that are in memory. */
+uint64_t tn_encoder_reads(const tn_encoder *x);
+uint64_t tn_encoder_held(const tn_encoder *x);
 
 #endif

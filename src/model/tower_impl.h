@@ -68,8 +68,9 @@ struct tn_tower {
     tn_linear fc, fc_out;         /* fc_out.n == 0: fc is not the first of two */
     tn_tower_resampler resampler; /* MiniCPM-V; else zeros */
     uint64_t fingerprint, bytes;
-    const char *stage; /* under which progress is told; NULL: none is */
-    double from, to;   /* in it, of a picture */
+    uint64_t need_bytes[2], layer_bytes; /* weights, by form; the largest layer's in floats */
+    const char *stage;                   /* under which progress is told; NULL: none is */
+    double from, to;                     /* in it, of a picture */
 };
 
 /* A tile on its way. */
@@ -159,6 +160,9 @@ enum { TN_TOWER_ROWS = 32, TN_TOWER_ATTEND_ROWS = 64 }; /* of a part of an op */
 
 /* Finds the tensors of a tower whose shape is read, and reads them unless pool is NULL. On failure tn_tower_close frees what is there. */
 tern_status tn_tower_read_tensors(tn_tower *t, const tn_tower_file *f, tn_pool *pool, tern_error *err);
+
+/* Layers that are read together before they become codes. */
+static inline int32_t tn_tower_at_once(int n_threads) { return 1 + n_threads / 4; }
 
 /* Part i_item of rows: *row0..*row1-1. */
 void tn_tower_span(const tn_tower_run *r, int i_item, int rows, size_t *row0, size_t *row1);
