@@ -156,8 +156,7 @@ static tern_status look_at(looked *p, tern_engine *e, tn_reader *r, tern_error *
 
 bool cli_looking_at(looking *l, tern_engine *e, tn_reader *r) {
     tern_error err;
-    const tn_tower_shape *shape;
-    if (l->n && tn_sight_shape(e, &shape, &err) != TERN_OK) return cli_failed(&err), false;
+    if (l->n && !tn_sight_can(e, &err)) return cli_failed(&err), false;
     for (int i = 0; i < l->n; i++) {
         looked *p = &l->at[i];
         if (p->look || look_at(p, e, r, &err) == TERN_OK) continue;
@@ -221,7 +220,7 @@ json_t *cli_looking_json(const looking *l) {
     for (int i = 0; i < l->n; i++) {
         const looked *p = &l->at[i];
         const tn_look *k = p->look;
-        tn_sight_form_of f;
+        tn_encoder_form f;
         tn_sight_form(k->e, &f);
         tn_json_append(&all, tn_json_pack("{s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:f, s:s}",
                                           "file", p->name, "width", (int)k->width, "height", (int)k->height,
@@ -244,7 +243,7 @@ void cli_verdict_print(FILE *to, tn_tower_verdict v) {
 
 /* How the encoder computes, and why. */
 static void print_form(tern_engine *e) {
-    tn_sight_form_of f;
+    tn_encoder_form f;
     tn_sight_form(e, &f);
     if (!f.known) return;
     if (!f.why) cli_verdict_print(stderr, f.verdict);

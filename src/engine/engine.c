@@ -80,9 +80,8 @@ tern_status tern_engine_open(const char *path, const tern_options *opt, tern_eng
     TN_FAIL_IF(o.draft_head && strcmp(o.draft_head, "none"), err, TERN_E_UNSUPPORTED,
                "%s: this build has no heads that draft", o.draft_head);
 #endif
-    int32_t n_ctx_fits;
-    uint64_t experts_bytes;
-    TN_TRY(tn_fit_memory(path, &o, &n_ctx_fits, &experts_bytes, err));
+    tn_fit fit;
+    TN_TRY(tn_fit_memory(path, &o, &fit, err));
     int n_threads = tn_engine_threads(&o);
 
     tn_ctx boot; /* the engine's own memory comes from the hooks too */
@@ -91,8 +90,9 @@ tern_status tern_engine_open(const char *path, const tern_options *opt, tern_eng
     TN_FAIL_IF(!e, err, TERN_E_MEMORY, "no memory for an engine");
     memset(e, 0, sizeof *e);
     e->fd = -1;
-    e->n_ctx_fits = n_ctx_fits;
-    e->experts_bytes = experts_bytes;
+    e->n_ctx_fits = fit.n_ctx;
+    e->experts_bytes = fit.experts_bytes;
+    e->encoder_bytes = fit.encoder_bytes;
     e->kv_short = tn_options_kv(&o, 1);
     e->kv_long = tn_options_kv(&o, INT32_MAX);
     tn_ctx_init(&e->ctx, o.hooks);

@@ -40,13 +40,14 @@ struct tern_engine {
     /* Times that were measured on this machine: beside the package; of a quantised file in the user's cache (imports.h); NULL:
      * nowhere. */
     char *profile_path;
-    tn_kv_type kv_short, kv_long;   /* form of keys and values in contexts up to TN_KV_FLOATS, and longer */
-    _Atomic(tn_gvocab *) gvocab;    /* NULL until a grammar needs it */
-    int fd;                         /* of tern_engine_open_fd, or -1 */
-    uint64_t experts_bytes;         /* memory for experts read on demand; 0: all are in memory */
-    int32_t n_ctx_fits;             /* longest context within max-memory; 0: no limit */
-    struct tn_sight *sight;         /* pictures (engine/sight.h); NULL in a minimal build */
-    tn_timeline *live;              /* made by the first tn_engine_watch, else NULL */
+    tn_kv_type kv_short, kv_long; /* form of keys and values in contexts up to TN_KV_FLOATS, and longer */
+    _Atomic(tn_gvocab *) gvocab;  /* NULL until a grammar needs it */
+    int fd;                       /* of tern_engine_open_fd, or -1 */
+    uint64_t experts_bytes;       /* memory for experts read on demand; 0: all are in memory */
+    int32_t n_ctx_fits;           /* longest context within max-memory; 0: no limit */
+    uint64_t encoder_bytes; /* what max-memory leaves for the encoder of pictures; UINT64_MAX: no limit */
+    struct tn_sight *sight; /* pictures (engine/sight.h); NULL in a minimal build */
+    tn_timeline *live;      /* made by the first tn_engine_watch, else NULL */
     _Atomic(tn_timeline *) watched; /* live while somebody watches, else NULL */
 };
 
@@ -54,13 +55,17 @@ enum { TN_LEAST_CTX = 256 };  /* tokens: max-memory never shortens a context bel
 enum { TN_KV_FLOATS = 4096 }; /* tokens: without an option, longer contexts keep keys and values as halves */
 /* The form of keys and values that the options ask for in a context of n_ctx tokens. */
 tn_kv_type tn_options_kv(const tern_options *o, int32_t n_ctx);
+/* What fits into max_memory_bytes. */
+typedef struct tn_fit {
+    int32_t n_ctx;          /* the longest context that sessions may have; 0: no limit */
+    uint64_t experts_bytes; /* for experts read on demand; 0: all are in memory */
+    uint64_t encoder_bytes; /* for the encoder of pictures while it works; UINT64_MAX: no limit */
+} tn_fit;
 /* Fits the options into max_memory_bytes: first weights stay packed, then keys and values take fewer bits,
- * then the context becomes shorter, each only if no option forbids it. *n_ctx is the longest context that
- * sessions may have, or 0 without a limit. Experts of packages are read on demand before anything else is
- * reduced: *experts_bytes is the memory left for them, or 0 where all are in memory. Fails with
- * TERN_E_LIMIT and the numbers where that is not enough. */
-tern_status tn_fit_memory(const char *path, tern_options *o, int32_t *n_ctx, uint64_t *experts_bytes,
-                          tern_error *err);
+ * then the context becomes shorter, each only if no option forbids it. Experts of packages are read on demand before
+ * anything else is reduced. An encoder of pictures that was named, or that is to stay, is counted like weights; another one
+ * gets what is left, if that is enough. Fails with TERN_E_LIMIT and the numbers where that is not enough. */
+tern_status tn_fit_memory(const char *path, tern_options *o, tn_fit *out, tern_error *err);
 /* Resolves the options for a package: the engine's lanes, policy and attention, and how the model is
  * opened. */
 /* The workers of the lanes, by tn_lane, for a package opened with o. */

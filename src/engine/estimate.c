@@ -6,6 +6,7 @@
 #include "engine/engine.h"
 #include "engine/head.h"
 #include "engine/imports.h"
+#include "engine/sight_place.h"
 #include "attention/sparse_attn.h"
 #include "draft/draft.h"
 #include "model/next.h"
@@ -32,7 +33,7 @@ static tern_status package_weights(tn_ctx *ctx, const char *path, bool packed, t
         const tn_pkg_section *s = tn_pkg_section_at(p, i);
         size_t n;
         const tn_pkg_record *r = tn_pkg_records(p, s, &n);
-        if (s->kind == TN_PKG_ENCODER) continue; /* in memory while a picture is encoded */
+        if (s->kind == TN_PKG_ENCODER) continue; /* counted apart */
         if (!n) *n_bytes += s->size_bytes;       /* tokenizer, graphs, metadata */
         for (size_t k = 0; k < n; k++) {
             if (s->kind == TN_PKG_TABLE && r[k].part == TN_PKG_ROWS) continue; /* read row by row */
@@ -122,7 +123,7 @@ static bool may_be_on_demand(const tern_options *o) {
  * the memory left for them (0: all are in memory). next: the share in *e of the layer that guesses one
  * token further, which is then left out. */
 static void leave_for_experts(const tern_options *o, const tn_experts_need *need, const tern_estimate *next,
-                              tern_estimate *e, uint64_t *experts_bytes) {
+                              uint64_t encoder_bytes, tern_estimate *e, uint64_t *experts_bytes) {
     *experts_bytes = 0;
     if (!o->max_memory_bytes || all_of(e) <= o->max_memory_bytes || !need->can || !may_be_on_demand(o))
         return;
@@ -132,6 +133,7 @@ static void leave_for_experts(const tern_options *o, const tn_experts_need *need
     uint64_t others = all_of(e) - need->all_bytes;
     *experts_bytes = need->least_bytes;
     if (o->max_memory_bytes > others + need->least_bytes) *experts_bytes = o->max_memory_bytes - others;
+    if (*experts_bytes > need->least_bytes + encoder_bytes) *experts_bytes -= encoder_bytes;
     if (*experts_bytes > need->all_bytes) *experts_bytes = need->all_bytes;
     e->weight_bytes -= need->all_bytes - *experts_bytes;
 }
@@ -151,8 +153,31 @@ static void measured_lengths(const char *path, const tern_options *o, uint64_t f
     *from = ours && *chunk == t.chunk && t.attn_threshold ? t.attn_threshold : TN_ATTN_FROM;
 }
 
-static tern_status estimate(const char *path, const tern_options *opt, tern_estimate *out,
-                            uint64_t *experts_bytes, tern_error *err) {
+/* The encoder of pictures, which works beside all the others: *n_bytes. Without a limit it counts where it stays
+ * whatever comes. */
+static tern_status with_encoder(tn_ctx *ctx, const char *path, const tern_options *o, const tn_hparams *h,
+                                int n_threads, uint64_t *n_bytes, tern_error *err) {
+    const bool stays = o->keep_encoder && !strcmp(o->keep_encoder, "on");
+    *n_bytes = 0;
+    if (!o->max_memory_bytes && !stays) return TERN_OK;
+#ifndef TERN_MINIMAL
+    return tn_encoder_estimate(ctx, path, o, h->n_embd, n_threads, n_bytes, err);
+#else
+    return (void)ctx, (void)path, (void)h, (void)n_threads, (void)err, TERN_OK;
+#endif
+}
+
+/* Counts it if it is to stay, was named, or fits. */
+static uint64_t count_encoder(const tern_options *o, uint64_t n_bytes, tern_estimate *e) {
+    const bool must = o->mmproj || (o->keep_encoder && !strcmp(o->keep_encoder, "on")),
+               fits = all_of(e) <= o->max_memory_bytes && n_bytes <= o->max_memory_bytes - all_of(e);
+    if (!must && !fits) return 0;
+    e->weight_bytes += n_bytes;
+    return n_bytes;
+}
+
+static tern_status estimate(const char *path, const tern_options *opt, tern_estimate *out, tn_fit *fit,
+                            tern_error *err) {
     TN_FAIL_IF(!path || !*path || !out, err, TERN_E_INVALID,
                "no model path or no place for the estimate given");
     tern_options o;
@@ -199,7 +224,13 @@ static tern_status estimate(const char *path, const tern_options *opt, tern_esti
     e.work_bytes +=
         head.work_bytes + (head.weight_bytes ? (uint64_t)n_rows * 3 * (uint64_t)h.n_embd * sizeof(float) : 0);
 #endif
-    leave_for_experts(&o, &experts, &next, &e, experts_bytes);
+    uint64_t encoder_bytes;
+    TN_TRY(with_encoder(&ctx, path, &o, &h, n_threads, &encoder_bytes, err));
+    leave_for_experts(&o, &experts, &next, encoder_bytes, &e, &fit->experts_bytes);
+    encoder_bytes = count_encoder(&o, encoder_bytes, &e);
+    fit->encoder_bytes = !o.max_memory_bytes               ? UINT64_MAX
+                         : all_of(&e) > o.max_memory_bytes ? encoder_bytes
+                                                           : o.max_memory_bytes - all_of(&e) + encoder_bytes;
     *out = e;
     return TERN_OK;
 }
@@ -207,8 +238,8 @@ static tern_status estimate(const char *path, const tern_options *opt, tern_esti
 tern_status tern_engine_estimate_sized(const char *path, const tern_options *opt, tern_estimate *out,
                                        size_t size_bytes, tern_error *err) {
     tern_estimate e = {0};
-    uint64_t experts_bytes;
-    TN_TRY(estimate(path, opt, out ? &e : NULL, &experts_bytes, err));
+    tn_fit fit;
+    TN_TRY(estimate(path, opt, out ? &e : NULL, &fit, err));
     TN_FAIL_IF(tn_sized_out(out, size_bytes, &e, sizeof e, TN_SIZE_UP_TO(tern_estimate, n_ctx)) != TERN_OK,
                err, TERN_E_INVALID, "an estimate of %zu bytes is smaller than any version's", size_bytes);
     return TERN_OK;
@@ -243,10 +274,8 @@ static tern_status narrower_cache(const char *path, tern_options *o, tern_estima
     return TERN_OK;
 }
 
-tern_status tn_fit_memory(const char *path, tern_options *o, int32_t *n_ctx, uint64_t *experts_bytes,
-                          tern_error *err) {
-    *n_ctx = 0;
-    *experts_bytes = 0;
+tern_status tn_fit_memory(const char *path, tern_options *o, tn_fit *out, tern_error *err) {
+    *out = (tn_fit){.encoder_bytes = UINT64_MAX};
     if (!o->max_memory_bytes) return TERN_OK;
     tern_estimate e;
     TN_TRY(tern_engine_estimate(path, o, &e, err));
@@ -278,8 +307,8 @@ tern_status tn_fit_memory(const char *path, tern_options *o, int32_t *n_ctx, uin
                "work %.0f); max-memory allows %.0f",
                path, (double)all_of(&e) / mib, e.n_ctx, (double)e.weight_bytes / mib,
                (double)e.kv_bytes / mib, (double)e.work_bytes / mib, (double)o->max_memory_bytes / mib);
-    *n_ctx = e.n_ctx;
+    out->n_ctx = e.n_ctx;
     tern_options with = *o;
     if (!with.session.n_ctx) with.session.n_ctx = e.n_ctx;
-    return estimate(path, &with, &e, experts_bytes, err);
+    return estimate(path, &with, &e, out, err);
 }

@@ -7,7 +7,8 @@
  * A view's rows belong to its content: SHA-256 of its pixels and of the encoder. Equal views have equal ids as long as
  * the engine knows them, so that comparing ids, as the reuse of prompts does, compares pictures. Rows stay in memory
  * while anybody holds the view, and after that as long as there is room; on disk they outlive the process
- * (sight_kept.h). The encoder is opened by the first picture.
+ * (sight_kept.h). The encoder's metadata is read when the model is opened, its weights by the first picture that is not
+ * known.
  *
  * Any thread may call; what is computed goes through the engine's pool. */
 #ifndef TN_ENGINE_SIGHT_H
@@ -15,8 +16,8 @@
 
 #include "base/pause.h"
 #include "engine/engine.h"
+#include "engine/sight_encoder.h"
 #include "media/medium.h"
-#include "model/tower_judge.h"
 
 typedef struct tn_sight tn_sight;
 
@@ -28,28 +29,28 @@ typedef struct tn_seen {
     atomic_int columns;     /* its rows have places in a grid of so many columns; 0: they have none */
     _Atomic(float *) x; /* [n][tn_sight_row_width]; NULL: not in memory. It stays while the view is held. */
     /* guarded by the sight's lock */
+    bool unsettled; /* key is of the pixels alone: the encoder's fingerprint is not known yet */
     int32_t holders;
     uint64_t used;
     struct tn_seen *next; /* of its bucket */
 } tn_seen;
 
-/* path: the model's file. Nothing is read. */
+/* path: the model's file. An encoder that was named and cannot be used is an error (sight_encoder.h). */
 tern_status tn_sight_open(tern_engine *e, const char *path, const tern_options *o, tern_error *err);
 void tn_sight_close(tern_engine *e);
 
-/* Whether there is an encoder: named, in the package, or beside the model. why tells where none is, or may be NULL. */
+/* Whether there is an encoder that can be used: named, in the package, or beside the model. why tells where none is, or may
+ * be NULL. */
 bool tn_sight_can(tern_engine *e, tern_error *why);
-/* Opens the encoder unless it is open, and tells what it wants of pictures. */
+/* What it wants of pictures. Nothing is read. */
 tern_status tn_sight_shape(tern_engine *e, const tn_tower_shape **out, tern_error *err);
-/* How the encoder computes, once it was opened: in INT8 or in floats; why NULL: by the verdict. */
-typedef struct tn_sight_form_of {
-    bool int8, known;
-    const char *why;
-    tn_tower_verdict verdict;
-} tn_sight_form_of;
-void tn_sight_form(tern_engine *e, tn_sight_form_of *out);
-/* The encoder's weights leave memory until they are needed again. */
+void tn_sight_form(tern_engine *e, tn_encoder_form *out);
+/* The encoder's weights leave memory until they are needed again. Unless option keep-encoder is on or auto they do so by
+ * themselves after the pictures of a question. */
 void tn_sight_rest(tern_engine *e);
+/* A server's way with auto: asked now and then, the weights leave after a minute in which no view was encoded. now_ns: of
+ * the caller's clock. Returns in how many nanoseconds to ask again; -1: when something was encoded. */
+int64_t tn_sight_idle(tern_engine *e, int64_t now_ns);
 
 /* The view of that key, held by the caller; n rows, in memory or not. A new one gets ids. */
 tern_status tn_sight_view(tern_engine *e, const uint8_t key[TN_VIEW_KEY], int32_t n, tn_seen **out,
@@ -65,7 +66,8 @@ tn_seen *tn_sight_hold_of(tern_engine *e, int32_t id);
 
 typedef struct tn_sight_counts {
     uint64_t encoded, in_memory, on_disk; /* views: computed, and found there */
-    uint64_t row_bytes;                   /* in memory */
+    uint64_t reads;                       /* times that the encoder's weights were read */
+    uint64_t row_bytes, encoder_bytes;    /* in memory: rows, and the encoder's weights */
     double encode_s;
 } tn_sight_counts;
 tn_sight_counts tn_sight_count(tern_engine *e);
@@ -81,6 +83,8 @@ typedef struct tn_look {
     int32_t encoded, in_memory, on_disk;
     int32_t next;          /* views before it have their rows */
     const tn_pause *pause; /* between layers of a view; borrowed; NULL: never */
+    bool pending;          /* views are to be encoded; guarded by the sight's lock */
+    bool unsettled;        /* rows of some were not looked for on disk */
     double encode_s;
 } tn_look;
 

@@ -62,11 +62,12 @@ static bool read_rows(int fd, const char *path, const uint8_t key[TN_VIEW_KEY], 
            XXH64(rows, n_bytes, 0) == h.sum && tn_all_finite(rows, (size_t)n * (size_t)width);
 }
 
-bool tn_kept_read(const char *folder, const uint8_t key[TN_VIEW_KEY], int32_t n, int32_t width, float *rows) {
+bool tn_kept_read(const tn_kept *k, const uint8_t key[TN_VIEW_KEY], int32_t n, int32_t width, float *rows) {
     char name[NAME_BYTES], path[TN_KEPT_PATH + NAME_BYTES];
     struct stat sb;
+    if (!k->limit_bytes) return false;
     name_of(key, name);
-    path_of(folder, name, path);
+    path_of(k->folder, name, path);
     int fd = tn_file_open_regular(path, &sb, NULL);
     if (fd < 0) return false;
     bool ok = sb.st_uid == geteuid() && read_rows(fd, path, key, n, width, rows);
@@ -138,32 +139,32 @@ static tern_status write_rows(tn_ctx *ctx, const char *path, const kept_head *h,
     return st;
 }
 
-void tn_kept_write(tn_ctx *ctx, char *folder, uint64_t limit_bytes, uint64_t *total,
-                   const uint8_t key[TN_VIEW_KEY], int32_t n, int32_t width, const float *rows) {
+void tn_kept_write(tn_ctx *ctx, tn_kept *k, const uint8_t key[TN_VIEW_KEY], int32_t n, int32_t width,
+                   const float *rows) {
     const uint64_t n_bytes = (uint64_t)n * (uint64_t)width * sizeof *rows;
     char name[NAME_BYTES], path[TN_KEPT_PATH + NAME_BYTES];
     tern_error why;
-    if (*total == UINT64_MAX || n_bytes + sizeof(kept_head) > limit_bytes) return;
-    if (!*total) {
-        if (tn_file_private_folder(folder, &why) != TERN_OK) {
-            *total = UINT64_MAX;
+    if (k->total_bytes == UINT64_MAX || n_bytes + sizeof(kept_head) > k->limit_bytes) return;
+    if (!k->total_bytes) {
+        if (tn_file_private_folder(k->folder, &why) != TERN_OK) {
+            k->total_bytes = UINT64_MAX;
             tn_log(ctx, TERN_LOG_WARN, "pictures are not kept on disk: %s", why.message);
             return;
         }
-        (void)list(folder, NULL, SIZE_MAX, total);
+        (void)list(k->folder, NULL, SIZE_MAX, &k->total_bytes);
     }
     kept_head h = {.n = n, .width = width, .sum = XXH64(rows, n_bytes, 0)};
     memcpy(h.magic, MAGIC, sizeof h.magic);
     memcpy(h.key, key, TN_VIEW_KEY);
     name_of(key, name);
-    path_of(folder, name, path);
+    path_of(k->folder, name, path);
     if (write_rows(ctx, path, &h, rows, n_bytes) != TERN_OK) {
-        *total = UINT64_MAX;
+        k->total_bytes = UINT64_MAX;
         tn_log(ctx, TERN_LOG_WARN, "pictures are not kept on disk: %s cannot be written", path);
         return;
     }
-    *total += n_bytes + sizeof h;
-    if (*total > limit_bytes) shrink(ctx, folder, limit_bytes, total);
+    k->total_bytes += n_bytes + sizeof h;
+    if (k->total_bytes > k->limit_bytes) shrink(ctx, k->folder, k->limit_bytes, &k->total_bytes);
 }
 
 tern_status tn_kept_clear(int64_t *n, tern_error *err) {

@@ -465,12 +465,20 @@ void tn_medium_marks(const tn_medium *m, int32_t number, tn_segments *out) {
     }
 }
 
-void tn_view_key(const tn_medium *m, int32_t view, uint64_t tower, uint8_t key[TN_VIEW_KEY]) {
+void tn_view_pixels(const tn_medium *m, int32_t view, uint8_t pixels[TN_VIEW_KEY]) {
     const tn_view *v = &m->views[view];
-    const uint64_t about[] = {tower, (uint64_t)v->width, (uint64_t)v->height};
+    const uint64_t about[] = {(uint64_t)v->width, (uint64_t)v->height};
     tn_sum s;
     tn_sum_begin(&s, false);
     tn_sum_add(&s, about, sizeof about);
     tn_sum_add(&s, m->rgb + v->at, (size_t)v->width * (size_t)v->height * 3);
+    tn_sum_bytes(&s, pixels);
+}
+
+void tn_view_key(const uint8_t pixels[TN_VIEW_KEY], uint64_t tower, uint8_t key[TN_VIEW_KEY]) {
+    tn_sum s;
+    tn_sum_begin(&s, false);
+    tn_sum_add(&s, &tower, sizeof tower);
+    tn_sum_add(&s, pixels, TN_VIEW_KEY);
     tn_sum_bytes(&s, key);
 }

@@ -65,7 +65,8 @@ const char *tn_medium_apart(tn_tower_kind kind);
 void tn_medium_marks(const tn_medium *m, int32_t number, tn_segments *out);
 int32_t tn_medium_rows(const tn_medium *m); /* of all views */
 
-/* SHA-256 of a view's size and pixels and of the tower: what makes its rows. */
-void tn_view_key(const tn_medium *m, int32_t view, uint64_t tower, uint8_t key[TN_VIEW_KEY]);
+/* SHA-256 of a view's size and pixels, and of those and the tower's fingerprint: what makes its rows. key may be pixels. */
+void tn_view_pixels(const tn_medium *m, int32_t view, uint8_t pixels[TN_VIEW_KEY]);
+void tn_view_key(const uint8_t pixels[TN_VIEW_KEY], uint64_t tower, uint8_t key[TN_VIEW_KEY]);
 
 #endif

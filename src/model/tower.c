@@ -32,6 +32,8 @@ typedef struct slice {
     size_t n_bytes;
 } slice;
 
+enum { MOST_SLICES = 32 };
+
 /* One piece of memory, cut into slices. */
 static tern_status cut(run *r, const slice *slices, size_t n, tern_error *err) {
     size_t total = 0;
@@ -50,7 +52,7 @@ static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
 
 /* levels | turns | windows | gate | x | h | q | k | v | wide | keys | values | scratch of every thread, and what the INT8 form needs,
  * whose queries, keys and values lie in wide */
-static tern_status plan(run *r, tern_error *err) {
+static size_t list(run *r, size_t n_threads, slice out[MOST_SLICES]) {
     const tn_tower_shape *s = &r->t->s;
     const bool s8 = r->t->scheme == TN_TOWER_INT8;
     const size_t f = sizeof(float), rows = r->n * r->width * f, heads = (size_t)s->n_heads,
@@ -85,7 +87,7 @@ static tern_status plan(run *r, tern_error *err) {
         {(void **)&r->wide, s8 ? larger(wide, 3 * rows) : wide},
         {(void **)&r->keys, s8 ? 0 : cells},
         {(void **)&r->values, s8 ? 0 : cells},
-        {(void **)&r->scratch, r->scratch_stride * f * (size_t)tn_pool_size(r->pool)},
+        {(void **)&r->scratch, r->scratch_stride * f * n_threads},
         {(void **)&r->in.codes, s8 ? r->n * r->in.ld : 0},
         {(void **)&r->in.scale, s8 ? r->n * f : 0},
         {(void **)&r->queries, s8 ? heads * r->n * r->d_padded : 0},
@@ -96,7 +98,18 @@ static tern_status plan(run *r, tern_error *err) {
         {(void **)&r->value_sums, s8 ? heads * (keys / TN_TILE_N + 1) * channels * sizeof *r->value_sums : 0},
         {(void **)&r->value_scale, s8 ? heads * channels * f : 0},
     };
-    TN_TRY(cut(r, slices, sizeof slices / sizeof *slices, err));
+    _Static_assert(sizeof slices / sizeof *slices <= MOST_SLICES, "room for all");
+    memcpy(out, slices, sizeof slices);
+    return sizeof slices / sizeof *slices;
+}
+
+static tern_status plan(run *r, tern_error *err) {
+    const tn_tower_shape *s = &r->t->s;
+    const bool s8 = r->t->scheme == TN_TOWER_INT8;
+    slice slices[MOST_SLICES];
+    const size_t n = list(r, (size_t)tn_pool_size(r->pool), slices),
+                 cells = r->n_panels * TN_KV_PANEL * r->width * sizeof(float);
+    TN_TRY(cut(r, slices, n, err));
     if (!tn_tower_turns_heads(s->kind)) r->turns = NULL;
     if (!s->window) r->from = NULL;
     if (s8) { /* attention is over when a feed-forward begins */
@@ -324,25 +337,48 @@ static tern_status check_size(const tn_tower *t, tn_tower_size z, tern_error *er
     return TERN_OK;
 }
 
+static void begin(run *r, const tn_tower *t, const tn_kernels *kern, tn_pool *pool, tn_tower_size size) {
+    const tn_tower_shape *s = &t->s;
+    const size_t columns = (size_t)(size.width / s->patch),
+                 n_patches = columns * (size_t)(size.height / s->patch),
+                 n = n_patches + (s->kind == TN_TOWER_INTERNVL); /* the class */
+    *r = (run){.t = t,
+               .kern = kern,
+               .pool = pool,
+               .size = size,
+               .n = n,
+               .n_patches = n_patches,
+               .columns = columns,
+               .width = (size_t)s->width,
+               .ff = (size_t)s->ff,
+               .d_head = (size_t)(s->width / s->n_heads),
+               .n_panels = (n + TN_KV_PANEL - 1) / TN_KV_PANEL};
+}
+
+tn_tower_need tn_tower_needs(const tn_tower *t, const tn_kernels *kern, int n_threads, tn_tower_scheme scheme,
+                             tn_tower_size size) {
+    slice slices[MOST_SLICES];
+    tn_tower as = *t;
+    run r;
+    as.scheme = scheme;
+    begin(&r, &as, kern, NULL, size);
+    tn_tower_need need = {.weight_bytes = t->need_bytes[scheme],
+                          .reading_bytes = scheme == TN_TOWER_INT8
+                                               ? t->layer_bytes * (uint64_t)tn_tower_at_once(n_threads)
+                                               : 0};
+    const size_t n = list(&r, (size_t)n_threads, slices);
+    for (size_t i = 0; i < n; i++) need.work_bytes += aligned(slices[i].n_bytes);
+    return need;
+}
+
 tern_status tn_tower_encode(const tn_tower *t, const tn_kernels *kern, tn_pool *pool, const uint8_t *rgb,
                             tn_tower_size size, const atomic_bool *cancel, const tn_pause *pause, float *rows,
                             tern_error *err) {
     const tn_tower_shape *s = &t->s;
+    run r;
     TN_TRY(check_size(t, size, err));
-    const size_t columns = (size_t)(size.width / s->patch),
-                 n_patches = columns * (size_t)(size.height / s->patch), n = n_patches + (t->class != NULL);
-    run r = {.t = t,
-             .kern = kern,
-             .pool = pool,
-             .rgb = rgb,
-             .size = size,
-             .n = n,
-             .n_patches = n_patches,
-             .columns = columns,
-             .width = (size_t)s->width,
-             .ff = (size_t)s->ff,
-             .d_head = (size_t)(s->width / s->n_heads),
-             .n_panels = (n + TN_KV_PANEL - 1) / TN_KV_PANEL};
+    begin(&r, t, kern, pool, size);
+    r.rgb = rgb;
     TN_TRY(plan(&r, err));
     for (int c = 0; c < 3; c++)
         for (int i = 0; i < 256; i++)

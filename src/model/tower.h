@@ -133,7 +133,24 @@ tern_status tn_tower_open(tn_ctx *ctx, tn_pool *pool, const char *path, int32_t 
 /* The same over the caller's bytes, which are not needed afterwards. */
 tern_status tn_tower_open_memory(tn_ctx *ctx, tn_pool *pool, const void *data, uint64_t n_bytes,
                                  int32_t n_embd, tn_tower_scheme scheme, tn_tower **out, tern_error *err);
+/* The same over pages of a mapped file, which leave memory as they are read. Whoever mapped it asks afterwards whether it was
+ * written to. */
+tern_status tn_tower_open_mapped(tn_ctx *ctx, tn_pool *pool, const void *data, uint64_t n_bytes,
+                                 int32_t n_embd, tn_tower_scheme scheme, tn_tower **out, tern_error *err);
 void tn_tower_close(tn_tower **t);
+/* Checks the metadata of a file or a folder as opening does: keys, and names, types and sizes of tensors. *out has no
+ * weights: it tells its shape and what it needs, and encodes nothing. */
+tern_status tn_tower_peek(tn_ctx *ctx, const char *path, int32_t n_embd, tn_tower **out, tern_error *err);
+tern_status tn_tower_peek_memory(tn_ctx *ctx, const void *data, uint64_t n_bytes, int32_t n_embd,
+                                 tn_tower **out, tern_error *err);
+/* Memory of an encoder in a form, of one that was only looked at too. */
+typedef struct tn_tower_need {
+    uint64_t weight_bytes;
+    uint64_t reading_bytes; /* besides, while they are read */
+    uint64_t work_bytes;    /* besides, while a picture of that size is encoded */
+} tn_tower_need;
+tn_tower_need tn_tower_needs(const tn_tower *t, const tn_kernels *kern, int n_threads, tn_tower_scheme scheme,
+                             tn_tower_size size);
 /* TERN_E_INVALID: rows of `out` values are not of a model that is n_embd wide (0: any is good). */
 tern_status tn_tower_fits(const char *path, int32_t out, int32_t n_embd, tern_error *err);
 

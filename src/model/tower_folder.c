@@ -374,7 +374,7 @@ static tern_status read_tensors(tn_tower_folder *f, const char *path, tern_error
     for (size_t i = 1; i < f->n; i++)
         TN_FAIL_IF(!tn_tensor_by_name(&f->tensors[i - 1], &f->tensors[i]), err, TERN_E_FORMAT,
                    "%s: the encoder of pictures has %s twice, as GGUF names it", path, f->tensors[i].name);
-    f->file = (tn_tower_file){f->g, f->st, f->tensors, f->n};
+    f->file = (tn_tower_file){.g = f->g, .st = f->st, .tensors = f->tensors, .n_tensors = f->n};
     return check_said(f, path, err);
 }
 

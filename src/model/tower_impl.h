@@ -68,8 +68,9 @@ struct tn_tower {
     tn_linear fc, fc_out;         /* fc_out.n == 0: fc is not the first of two */
     tn_tower_resampler resampler; /* MiniCPM-V; else zeros */
     uint64_t fingerprint, bytes;
-    const char *stage; /* under which progress is told; NULL: none is */
-    double from, to;   /* in it, of a picture */
+    uint64_t need_bytes[2], layer_bytes; /* weights, by form; the largest layer's in floats */
+    const char *stage;                   /* under which progress is told; NULL: none is */
+    double from, to;                     /* in it, of a picture */
 };
 
 /* A tile on its way. */
@@ -127,6 +128,7 @@ typedef struct tn_tower_file {
     const tn_tensor
         *tensors; /* [n_tensors] of a folder, with the names and shapes that an mmproj file has; sorted */
     size_t n_tensors;
+    bool mapped; /* the tensors are pages of a file, which need not stay in memory */
 } tn_tower_file;
 
 static inline const tn_tensor *tn_tower_tensor_at(const tn_tower_file *f, size_t i) {
@@ -137,9 +139,16 @@ static inline size_t tn_tower_n_tensors(const tn_tower_file *f) {
 }
 const tn_tensor *tn_tower_tensor(const tn_tower_file *f, const char *name); /* NULL: absent */
 
-/* Opens a tower, as tn_tower_open does. */
-tern_status tn_tower_open_file(tn_ctx *ctx, tn_pool *pool, const tn_tower_file *f, int32_t n_embd,
-                               tn_tower_scheme scheme, tn_tower **out, tern_error *err);
+typedef struct tn_tower_how {
+    tn_ctx *ctx;
+    tn_pool *pool; /* NULL: no weight is read */
+    int32_t n_embd;
+    tn_tower_scheme scheme;
+} tn_tower_how;
+
+/* Opens a tower, as tn_tower_open and tn_tower_peek do. */
+tern_status tn_tower_open_file(const tn_tower_how *how, const tn_tower_file *f, tn_tower **out,
+                               tern_error *err);
 
 /* The encoder in a Hugging Face folder (tower_folder.c). */
 typedef struct tn_tower_folder tn_tower_folder;
@@ -149,8 +158,11 @@ const tn_tower_file *tn_tower_folder_file(const tn_tower_folder *f);
 
 enum { TN_TOWER_ROWS = 32, TN_TOWER_ATTEND_ROWS = 64 }; /* of a part of an op */
 
-/* Reads the tensors of a tower whose shape is read. On failure tn_tower_close frees what is there. */
+/* Finds the tensors of a tower whose shape is read, and reads them unless pool is NULL. On failure tn_tower_close frees what is there. */
 tern_status tn_tower_read_tensors(tn_tower *t, const tn_tower_file *f, tn_pool *pool, tern_error *err);
+
+/* Layers that are read together before they become codes. */
+static inline int32_t tn_tower_at_once(int n_threads) { return 1 + n_threads / 4; }
 
 /* Part i_item of rows: *row0..*row1-1. */
 void tn_tower_span(const tn_tower_run *r, int i_item, int rows, size_t *row0, size_t *row1);

@@ -410,17 +410,17 @@ static tern_status make_layers(tn_tower *t, tern_error *err) {
     return ok ? TERN_OK : tn_fail(err, TERN_E_MEMORY, "no memory for an encoder of %d layers", n);
 }
 
-tern_status tn_tower_open_file(tn_ctx *ctx, tn_pool *pool, const tn_tower_file *f, int32_t n_embd,
-                               tn_tower_scheme scheme, tn_tower **out, tern_error *err) {
+tern_status tn_tower_open_file(const tn_tower_how *how, const tn_tower_file *f, tn_tower **out,
+                               tern_error *err) {
     *out = NULL;
     tn_tower_shape shape;
     memset(&shape, 0, sizeof shape);
-    TN_TRY(read_shape(f->g, n_embd, &shape, err));
-    tn_tower *t = tn_calloc(ctx, TN_MEM_OTHER, 1, sizeof *t);
+    TN_TRY(read_shape(f->g, how->n_embd, &shape, err));
+    tn_tower *t = tn_calloc(how->ctx, TN_MEM_OTHER, 1, sizeof *t);
     TN_FAIL_IF(!t, err, TERN_E_MEMORY, "no memory for an encoder of pictures");
-    *t = (tn_tower){.ctx = ctx, .s = shape, .scheme = scheme};
+    *t = (tn_tower){.ctx = how->ctx, .s = shape, .scheme = how->scheme};
     tern_status st = make_layers(t, err);
-    if (st == TERN_OK) st = tn_tower_read_tensors(t, f, pool, err);
+    if (st == TERN_OK) st = tn_tower_read_tensors(t, f, how->pool, err);
     if (st == TERN_OK) *out = t;
     else tn_tower_close(&t);
     return st;

@@ -349,8 +349,7 @@ static tern_status read_values(const reading *r, want *w, size_t at, size_t n, f
     const size_t block = (size_t)tn_dtype_block(d), bytes = (size_t)tn_dtype_block_bytes(d);
     const uint8_t *from = (const uint8_t *)w->t->data + ((size_t)w->row0 * (size_t)w->k + at) / block * bytes;
     tn_dequantise(d, from, values, n);
-    if (!r->f->st && tn_gguf_file(r->f->g))
-        tn_file_release(from, n / block * bytes); /* a mapping's pages need not stay */
+    if (r->f->mapped) tn_file_release(from, n / block * bytes);
     w->hash = XXH64(values, n * sizeof *values, w->hash);
     return tn_all_finite(values, n) || (w->limit && !isnan(*values))
                ? TERN_OK
@@ -427,7 +426,7 @@ static tern_status to_int8(reading *r, const tn_kernels *kern, tn_tower_layer *l
 static tern_status read_wants(reading *r, tern_error *err) {
     tn_tower *t = r->t;
     const bool s8 = t->scheme == TN_TOWER_INT8;
-    const int32_t at_once = s8 ? 1 + tn_pool_size(r->pool) / 4 : TN_TOWER_LAYERS + 1;
+    const int32_t at_once = s8 ? tn_tower_at_once(tn_pool_size(r->pool)) : TN_TOWER_LAYERS + 1;
     tn_kernels kern;
     tn_kernels_init(&kern, tn_cpu_flags(NULL));
     for (size_t end; r->first < r->n; r->first = end) {
@@ -494,6 +493,38 @@ static tern_status read_tensors(reading *r, tern_error *err) {
     return TERN_OK;
 }
 
+/* Whether a linear is of those that become codes. */
+static bool is_coded(const reading *r, const want *w) {
+    const char *at = (const char *)w->linear, *first = (const char *)r->t->layers;
+    return at >= first && at < first + (size_t)r->t->s.n_layers * sizeof *r->t->layers;
+}
+
+static uint64_t coded_bytes(const want *w) {
+    const size_t n = (size_t)w->n, padded = ((size_t)w->k + 63) / 64 * 64;
+    return tn_tiles_s8_bytes(n, padded) + (n + TN_TILE_N) * sizeof(int32_t) + 2 * n * sizeof(float);
+}
+
+/* What the tensors will take. Linears get their sizes. */
+static void count_needs(reading *r) {
+    tn_tower *t = r->t;
+    uint64_t layer = 0;
+    for (size_t i = 0; i < r->n; i++) {
+        const want *w = &r->wants[i];
+        const size_t n = (size_t)w->n, k = (size_t)w->k;
+        uint64_t plain = n * k * sizeof(float);
+        if (w->linear) {
+            w->linear->n = (int32_t)w->n;
+            w->linear->k = (int32_t)w->k;
+            plain = tn_panels_bytes(panel_dtype(w->t->dtype), n, k);
+        }
+        if (i && r->wants[i - 1].layer != w->layer) layer = 0;
+        layer += plain;
+        if (w->layer < t->s.n_layers && layer > t->layer_bytes) t->layer_bytes = layer;
+        t->need_bytes[TN_TOWER_FLOAT] += plain;
+        t->need_bytes[TN_TOWER_INT8] += w->linear && is_coded(r, w) ? coded_bytes(w) : plain;
+    }
+}
+
 tern_status tn_tower_read_tensors(tn_tower *t, const tn_tower_file *f, tn_pool *pool, tern_error *err) {
     enum { OF_A_LAYER = 48, OTHERS = 24 };
     tern_status st = TERN_OK;
@@ -506,7 +537,8 @@ tern_status tn_tower_read_tensors(tn_tower *t, const tn_tower_file *f, tn_pool *
     if (!r.wants) st = tn_fail(err, TERN_E_MEMORY, "no memory for an encoder of %d layers", t->s.n_layers);
     else list_wants(&r);
     if (st == TERN_OK) st = find_tensors(&r, err);
-    if (st == TERN_OK) st = read_tensors(&r, err);
+    if (st == TERN_OK) count_needs(&r);
+    if (st == TERN_OK && pool) st = read_tensors(&r, err);
     tn_free(t->ctx, r.wants);
     return st;
 }

@@ -43,7 +43,7 @@ struct tern_options {
     const char *attention_pipeline, *attention_plan, *attention_preset;
     const char *lora; /* adapters: "[NAME=]FILE[:SCALE],..." */
     const char *draft_head;
-    const char *mmproj, *encoder;
+    const char *mmproj, *encoder, *keep_encoder;
     bool one_view;
     int32_t picture_rows; /* 0: the default */
     uint64_t picture_memory_bytes, picture_cache_bytes;

@@ -61,6 +61,8 @@ static const tn_param table[] = {
      .help = "the encoder of pictures, a GGUF file"},
     {"encoder", 0, TN_PARAM_CHOICE, DEVICE, SEES, AT(encoder), .unit = "FORM", .dflt = "auto", .choices = "auto|float|int8",
      .help = "how the encoder of pictures computes: float; int8, which is faster and sees a little else; auto (int8 where it sees a drawing as float does: judged by tern pack, or by its first picture and kept with what was seen; float where neither is there)"},
+    {"keep-encoder", 0, TN_PARAM_CHOICE, DEVICE, SEES, AT(keep_encoder), .unit = "WHEN", .dflt = "auto", .choices = "auto|on|off",
+     .help = "whether the encoder's weights stay in memory between pictures: on; off (they leave after the pictures of a question); auto (they stay; those of a server leave after a minute without a picture). tern run needs them once"},
     {"one-view", 0, TN_PARAM_FLAG, DEVICE, SEES, AT(one_view), .dflt = "off",
      .help = "look at each picture once, as a whole: less to read, and less to see"},
     {"picture-rows", 0, TN_PARAM_INT, DEVICE, SEES, AT(picture_rows), .min = 1, .max = 16384, .unit = "N", .dflt = "1280",

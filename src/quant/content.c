@@ -4,6 +4,7 @@
 #include "base/outfile.h"
 #include "base/status.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -43,10 +44,12 @@ static bool same(const facts *a, const facts *b) { return !memcmp(a, b, sizeof *
 static uint64_t check_of(const record *r) { return XXH3_64bits(r, offsetof(record, check)); }
 
 /* A change at the same time as the hashing may have come after it. */
-static bool is_believed(const record *r) {
-    const int64_t changed_ns = r->of.changed_s * INT64_C(1000000000) + r->of.changed_ns;
-    return r->begun_ns - changed_ns > SAME_TIME_NS || changed_ns - r->begun_ns > SAME_TIME_NS;
+static bool is_apart(const facts *of, int64_t begun_ns) {
+    const int64_t changed_ns = of->changed_s * INT64_C(1000000000) + of->changed_ns;
+    return begun_ns - changed_ns > SAME_TIME_NS || changed_ns - begun_ns > SAME_TIME_NS;
 }
+
+static bool is_believed(const record *r) { return is_apart(&r->of, r->begun_ns); }
 
 static int64_t now_ns(void) {
     struct timespec t;
@@ -161,4 +164,58 @@ tern_status tn_content_of(tn_ctx *ctx, const char *folder, const char *path, tn_
     }
     close(fd);
     return st;
+}
+
+/* ---- marks ------------------------------------------------------------------------------------------- */
+
+typedef struct marking {
+    XXH3_state_t *h;
+    int64_t begun_ns;
+    bool settled;
+} marking;
+
+static bool mark_file(marking *m, const char *path) {
+    struct stat sb;
+    if (stat(path, &sb) || !S_ISREG(sb.st_mode)) return false;
+    const facts of = facts_of(&sb);
+    XXH3_128bits_update(m->h, &of, sizeof of);
+    m->settled = m->settled && is_apart(&of, m->begun_ns);
+    return true;
+}
+
+static int is_of_model(const struct dirent *d) {
+    const char *end = strrchr(d->d_name, '.');
+    return end && (!strcmp(end, ".json") || !strcmp(end, ".safetensors"));
+}
+
+static bool mark_folder(marking *m, const char *folder) {
+    struct dirent **names;
+    const int n = scandir(folder, &names, is_of_model, alphasort);
+    bool ok = n > 0;
+    for (int i = 0; i < n; i++) {
+        char path[PATH_BYTES];
+        ok = ok && snprintf(path, sizeof path, "%s/%s", folder, names[i]->d_name) < (int)sizeof path;
+        if (ok) XXH3_128bits_update(m->h, names[i]->d_name, strlen(names[i]->d_name) + 1);
+        ok = ok && mark_file(m, path);
+        free(names[i]);
+    }
+    if (n >= 0) free(names);
+    return ok;
+}
+
+bool tn_content_mark(const char *path, tn_content *out, bool *settled) {
+    struct stat sb;
+    marking m = {.h = XXH3_createState(), .begun_ns = now_ns(), .settled = true};
+    bool ok = m.h && !stat(path, &sb);
+    if (ok) XXH3_128bits_reset(m.h);
+    const char *slash = strrchr(path, '/');
+    if (ok && S_ISDIR(sb.st_mode)) ok = mark_folder(&m, path);
+    else if (ok) ok = !strstr(slash ? slash : path, "-of-") && mark_file(&m, path);
+    if (ok) {
+        const XXH128_hash_t v = XXH3_128bits_digest(m.h);
+        *out = (tn_content){v.high64, v.low64};
+    }
+    *settled = ok && m.settled;
+    XXH3_freeState(m.h);
+    return ok;
 }

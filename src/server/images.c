@@ -231,16 +231,15 @@ static void hide_folders(tern_error *err) {
 tern_status tn_images_look(const tn_request *r, tern_engine *e, const tn_images_from *from, tn_look ***looks,
                            tern_error *err) {
     const size_t n = json_array_size(r->pictures);
-    const tn_tower_shape *shape;
+    tern_error blind;
     *looks = NULL;
     if (!n) return TERN_OK;
     TN_FAIL_IF(!from->reader, err, TERN_E_UNSUPPORTED, "this server reads no pictures");
-    TN_FAIL_IF(
-        !tn_sight_can(e, NULL), err, r->api == TN_API_MESSAGES ? TN_E_BLIND : TERN_E_UNSUPPORTED,
-        "image input is not supported: the model has no picture encoder beside it (a file mmproj*.gguf)");
-    tern_status open = tn_sight_shape(e, &shape, err);
-    if (open != TERN_OK) hide_folders(err);
-    TN_TRY(open);
+    if (!tn_sight_can(e, &blind)) {
+        hide_folders(&blind);
+        return tn_fail(err, r->api == TN_API_MESSAGES ? TN_E_BLIND : TERN_E_UNSUPPORTED,
+                       "image input is not supported: %.450s", blind.message);
+    }
     *looks = calloc(n, sizeof **looks);
     TN_FAIL_IF(!*looks, err, TERN_E_MEMORY, "no memory for the request");
     for (size_t i = 0; i < n; i++) {

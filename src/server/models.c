@@ -1,5 +1,5 @@
 #include "base/wait.h"
-#include "engine/engine.h"
+#include "engine/sight.h"
 #include "model/catalogue.h"
 #include "model/model.h"
 #include "model/streamed.h"
@@ -131,15 +131,14 @@ static bool room(void *user, uint64_t bytes) {
 static tern_status measure(tn_served *k, char path[TN_MODELS_PATH], tern_options *o, uint64_t *need,
                            tern_error *err) {
     tn_models *m = k->all;
-    int32_t n_ctx = 0;
-    uint64_t experts_bytes;
+    tn_fit fit;
     tern_estimate e;
     if (m->o.place) m->o.place(m->o.user, k->path, path);
     else snprintf(path, TN_MODELS_PATH, "%s", k->path);
     *o = m->o.engine;
     o->session.n_ctx = m->o.queue.n_ctx;
-    tern_status st = tn_fit_memory(path, o, &n_ctx, &experts_bytes, err);
-    if (n_ctx) o->session.n_ctx = n_ctx;
+    tern_status st = tn_fit_memory(path, o, &fit, err);
+    if (fit.n_ctx) o->session.n_ctx = fit.n_ctx;
     if (st == TERN_OK) st = tern_engine_estimate(path, o, &e, err);
     if (st == TERN_OK) *need = e.weight_bytes + e.kv_bytes + e.work_bytes;
     else tn_queue_hide_path(path, k->name, err);
@@ -310,6 +309,17 @@ static int64_t let_idle_go(tn_models *m) {
     return next;
 }
 
+/* Encoders of pictures whose minute is over leave memory. Until when the keeper may sleep, as above. With the lock. */
+static int64_t let_encoders_rest(tn_models *m) {
+    int64_t next = -1;
+    for (tn_served *k = m->first; k; k = k->next) {
+        if (k->state != TN_SERVED_READY) continue;
+        const int64_t left = tn_sight_idle(k->e, tn_models_now(m));
+        if (left >= 0 && (next < 0 || left < next)) next = left;
+    }
+    return next;
+}
+
 static void sleep_for(tn_models *m, int64_t ns) {
     if (ns < 0) pthread_cond_wait(&m->changed, &m->mu);
     else tn_cond_wait_ns(&m->changed, &m->mu, ns);
@@ -322,7 +332,8 @@ static void *keep(void *user) {
         bool stuck = m->waiting && !serve_first(m);
         m->no_room = stuck && m->waiting;
         if (m->waiting && !stuck) continue;
-        int64_t next = stuck ? -1 : let_idle_go(m);
+        int64_t next = stuck ? -1 : let_idle_go(m), rest = next ? let_encoders_rest(m) : -1;
+        if (rest >= 0 && (next < 0 || rest < next)) next = rest;
         if (next && !m->closing && (stuck || !m->waiting)) sleep_for(m, next);
     }
     pthread_mutex_unlock(&m->mu);

@@ -203,6 +203,7 @@ static void put_pictures(const tn_models *m, tn_bytes *b) {
         all.in_memory += c.in_memory;
         all.on_disk += c.on_disk;
         all.row_bytes += c.row_bytes;
+        all.encoder_bytes += c.encoder_bytes;
         all.encode_s += c.encode_s;
     }
     put_head(b, "tern_pictures_views_total", "counter", "Views of pictures, by where their rows came from.");
@@ -215,6 +216,8 @@ static void put_pictures(const tn_models *m, tn_bytes *b) {
                all.encode_s);
     put_number(b, "tern_pictures_memory_bytes", "gauge", "Memory of rows of pictures.",
                (double)all.row_bytes);
+    put_number(b, "tern_pictures_encoder_bytes", "gauge", "Memory of the weights of encoders of pictures.",
+               (double)all.encoder_bytes);
 }
 
 char *tn_models_metrics(tn_models *m) {

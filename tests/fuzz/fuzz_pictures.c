@@ -65,7 +65,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     const tn_tower_shape *s = &shapes[(data[0] >> 1) % (sizeof shapes / sizeof *shapes)];
     if (tn_medium_make(&ctx, s, &p, data[0] & 1, &m, &err) == TERN_OK) {
         if (m.n_views != m.rows * m.columns + 1 || m.n_views > TN_MEDIUM_VIEWS) abort();
-        for (int32_t i = 0; i < m.n_views; i++) tn_view_key(&m, i, 1, key);
+        for (int32_t i = 0; i < m.n_views; i++) tn_view_pixels(&m, i, key);
         tn_medium_free(&m);
     } else if (m.rgb || !err.message[0]) {
         abort();

@@ -15,7 +15,8 @@ static void open_both(const tn_tower_folder *f) {
     tn_tower *a = NULL, *b = NULL;
     tern_error err = {0};
     const tern_status one =
-        tn_tower_open_file(&ctx, pool, tn_tower_folder_file(f), 0, TN_TOWER_FLOAT, &a, &err);
+        tn_tower_open_file(&(tn_tower_how){.ctx = &ctx, .pool = pool, .scheme = TN_TOWER_FLOAT},
+                           tn_tower_folder_file(f), &a, &err);
     if (one != TERN_OK && !err.message[0]) abort();
     if (tn_tower_folder_write(f, &bytes, &n_bytes, &err) == TERN_OK) {
         const tern_status two = tn_tower_open_memory(&ctx, pool, bytes, n_bytes, 0, TN_TOWER_FLOAT, &b, &err);

@@ -67,6 +67,7 @@ static const char *const same_bits[] = {
     "npu-separate-weights",
     "mmproj", /* the ids of pictures' rows are those of what was seen, by which encoder and in how many views */
     "encoder",
+    "keep-encoder",
     "one-view",
     "picture-rows",
     "picture-memory",

@@ -1,5 +1,6 @@
 /* Models that come and go: by an own clock, within a limit, asked for by many at once, with readers of
  * their timelines and clients that leave. To be run under the thread sanitizer too. */
+#include "engine/sight.h"
 #include "session/session.h"
 #include "fixture/scarce.h"
 #include "lab/synth.h"
@@ -241,6 +242,40 @@ static void leaves_when_idle(void **state) {
     tn_models_close(&m);
 }
 
+/* An encoder of pictures leaves after a minute without one, also where models stay for ever. */
+static void encoders_leave_when_idle(void **state) {
+    (void)state;
+    static uint8_t rgb[40 * 30 * 3];
+    const tn_picture p = {.width = 40, .height = 30, .rgb = rgb};
+    char model[FIXTURE_PATH], tower[FIXTURE_PATH];
+    tern_error err = {0};
+    tn_served *k;
+    tn_look *l;
+    tn_ctx ctx;
+    bool more;
+    tn_ctx_init(&ctx, NULL);
+    fixture_model(model, "sees.gguf", "tiny-llama+sees", 1, TN_F32);
+    fixture_file(tower, "mmproj-sees.gguf");
+    must(tn_synth_tower(&ctx, "tiny-smolvlm-mmproj", tower, 1, TN_F32, &err), &err);
+    tn_models *m = open_models(0, 0);
+    must(tn_models_add(m, "sees", model, &err), &err);
+    must(tn_models_use(m, "sees", NULL, NULL, &k, &err), &err);
+    tern_engine *e = tn_queue_opts(tn_served_queue(k))->e;
+    must(tn_look_at(e, &p, true, &l, &err), &err);
+    must(tn_look_encode(l, NULL, &more, &err), &err);
+    tn_look_close(&l);
+    assert_true(tn_sight_count(e).encoder_bytes > 0);
+    while (tn_sight_count(e).encoder_bytes) {
+        atomic_fetch_add(&now_ns, INT64_C(60000000000));
+        tn_models_look(m);
+        poll(NULL, 0, 1);
+    }
+    assert_true(is(m, "sees", "ready"));
+    tn_models_leave(k);
+    tn_models_close(&m);
+    unlink(tower); /* the others do not see */
+}
+
 /* ---- a limit ----------------------------------------------------------------------------------------- */
 
 static void keeps_within_limit(void **state) {
@@ -437,12 +472,10 @@ static int teardown(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(leaves_when_idle),
-                                       cmocka_unit_test(keeps_within_limit),
-                                       cmocka_unit_test(waits_for_room),
-                                       cmocka_unit_test(many_at_once),
-                                       cmocka_unit_test(closes),
-                                       cmocka_unit_test(opens_again),
-                                       cmocka_unit_test(opens_what_was_written)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(leaves_when_idle),   cmocka_unit_test(encoders_leave_when_idle),
+        cmocka_unit_test(keeps_within_limit), cmocka_unit_test(waits_for_room),
+        cmocka_unit_test(many_at_once),       cmocka_unit_test(closes),
+        cmocka_unit_test(opens_again),        cmocka_unit_test(opens_what_was_written)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -201,4 +201,17 @@ s = Server(model=BLIND)
 same(s.json_get("/props")["modalities"]["vision"], False, "props")
 refuses(s, "has no picture encoder beside it", image(A), text("x"))
 s.stop()
+
+# one beside it that cannot be read is a warning, and the reason; one that was named is an error of starting
+encoder = open(HERE.name + "/mmproj-sees.gguf", "rb").read()
+with open(HERE.name + "/blind/mmproj-blind.gguf", "wb") as f:
+    f.write(encoder[:len(encoder) // 2])
+s = Server(model=BLIND)
+same(s.json_get("/props")["modalities"]["vision"], False, "props")
+same(s.json_get("/v1/models")["data"][0]["meta"]["sees"], False, "models")
+refuses(s, "image input is not supported: mmproj-blind.gguf: the file is cut off", image(A), text("x"))
+s.stop()
+for bad in (HERE.name + "/none.gguf", HERE.name + "/blind/mmproj-blind.gguf", MODEL):
+    r = subprocess.run([TERN, "serve", "-m", MODEL, "--mmproj", bad, "--port", "0"], capture_output=True, text=True, timeout=300)
+    assert r.returncode == 1 and os.path.basename(bad) in r.stderr, r
 print("ok")
