@@ -92,7 +92,8 @@ for shared in ("models", "include", "examples", "tools", "bindings"):
 # Of the build only what make demo makes.
 build = os.path.dirname(tern)
 made = {name for tool in ("query", "inputs") for name in subprocess.run(["ninja", "-C", build, "-t", tool, "demo"], capture_output=True, text=True).stdout.split()}
-made |= {name.split("/")[0] for name in made if name.startswith("tern-eyes/")}
+if "tern_eyes" in made:
+    made.add("tern-eyes")
 if "tern" not in made:
     raise SystemExit("what make demo builds cannot be told")
 os.makedirs(f"{tmp}/build")
