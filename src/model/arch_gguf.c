@@ -729,7 +729,7 @@ tern_status tn_arch_hparams_gguf(const tn_arch *a, const tn_gguf *g, tn_hparams 
     TN_TRY(gguf_head(&k, a, h));
     TN_FAIL_IF(!embd && !a->head, err, TERN_E_FORMAT, "%s: tensor token_embd.weight is missing",
                tn_gguf_path(g));
-    if (embd) h->n_vocab = embd->dims[0] <= INT32_MAX ? (int32_t)embd->dims[0] : -1;
+    if (embd && !a->dflash) h->n_vocab = embd->dims[0] <= INT32_MAX ? (int32_t)embd->dims[0] : -1;
     TN_TRY(gguf_rope(&k, a, h));
     if (a->sections) h->n_deepstack = int_key(&k, "n_deepstack_layers", false, 0);
     TN_TRY(k.st);
