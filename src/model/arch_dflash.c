@@ -33,7 +33,7 @@ static const char *const own_keys[] = {
     "is_causal",     "use_sliding_window", "max_window_layers", "input_embedding_scale", "output_multiplier"};
 /* Of them, and of all others, those that may also be in 'dflash_config', which is looked at first. */
 static const char *const inner_keys[] = {
-    "block_size", "mask_token_id",         "target_layer_ids",  "causal",
+    "block_size", "mask_token_id",         "target_layer_ids",  "num_target_layers",      "causal",
     "is_causal",  "input_embedding_scale", "output_multiplier", "final_logit_softcapping"};
 
 static const char *architecture(const json_t *config) {

@@ -100,7 +100,7 @@ def drafts(d, model_w, w, ids, last):
 
 
 def folder_of(d):
-    """With every key of the configuration that z-lab/Qwen3-4B-DFlash-b16 has."""
+    """With the keys that published configurations have, by what the programs that read them are tested with."""
     return {
         "architectures": ["DFlashDraftModel"], "attention_dropout": 0.0, "auto_map": {"AutoModel": "dflash.DFlashDraftModel"},
         "block_size": d["block"], "bos_token_id": 1, "dflash_config": {"mask_token_id": MASK, "target_layer_ids": d["reads"]},
@@ -147,8 +147,8 @@ def chain(out):
     after = np.zeros((CHAIN_WIDTH, CHAIN_WIDTH))
     after[[(5 * t + 3) % CHAIN for t in range(CHAIN)], np.arange(CHAIN)] = 1
     ones, zeros = Stored(np.ones(CHAIN_WIDTH), "F32"), lambda n, k: Stored(np.zeros((n, k)), "Q8_0")
-    features = np.zeros((CHAIN_WIDTH, 3 * CHAIN_WIDTH))
-    features[CHAIN, CHAIN] = 1  # what is the same of every token
+    features = np.zeros((CHAIN_WIDTH, 2 * CHAIN_WIDTH))
+    features[CHAIN, CHAIN_WIDTH + CHAIN] = 1  # what is the same of every token, of the second layer that is read
     tensors = {"fc.weight": Stored(features, "Q8_0"), "hidden_norm.weight": ones, "norm.weight": ones}
     freq, _ = rope_frequencies(cfg, size, 1)
     keys = np.zeros((CHAIN_WIDTH, CHAIN_WIDTH))
@@ -169,7 +169,7 @@ def chain(out):
                     {"gate_proj": (32, CHAIN_WIDTH), "up_proj": (32, CHAIN_WIDTH), "down_proj": (CHAIN_WIDTH, 32)}.items()}
         tensors |= {f"{p}{n}.weight": ones for n in ("input_layernorm", "post_attention_layernorm")}
         tensors |= {f"{p}self_attn.q_norm.weight": Stored(np.full(size, 16384.0), "F32"), f"{p}self_attn.k_norm.weight": Stored(np.ones(size), "F32")}
-    d = dict(cfg=cfg, reads=[0, 1, 2], block=block, mask=0)
+    d = dict(cfg=cfg, reads=[0, 2], block=block, mask=0)
     write_gguf(out / "chain-dflash.gguf", *gguf_of(d, tensors, "chain"))
 
 
