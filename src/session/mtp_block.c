@@ -70,6 +70,12 @@ static float cost_of(const tn_mtp *m, tn_proposals *p, int32_t n_drafts) {
     return tn_prop_step_ns(p) > 0 ? block_ns(m, n_drafts + 1) / tn_prop_step_ns(p) : 0;
 }
 
+/* As many as a block has, and as may be verified. */
+static int32_t most_drafts(const tn_mtp *m, const tn_proposals *p) {
+    const int32_t rows = tn_dflash_rows(&m->layer->h);
+    return (p->most_rows > 0 && p->most_rows < rows ? p->most_rows : rows) - 1;
+}
+
 /* Drafts that are likely to save most beyond what they cost; 0: none do. Where others propose what follows the token and are
  * surer than a draft is, there are none; else drafts count where those are wrong. */
 static int32_t most_saving(const tn_mtp *m, tn_proposals *p) {
@@ -80,7 +86,7 @@ static int32_t most_saving(const tn_mtp *m, tn_proposals *p) {
     for (int32_t i = p->node[0].child; i >= 0; i = p->node[i].sibling)
         proposed = p->node[i].p > proposed ? p->node[i].p : proposed;
     if (proposed > m->rate[0]) return 0;
-    for (int32_t n = 1; n < tn_dflash_rows(&m->layer->h); n++) {
+    for (int32_t n = 1; n <= most_drafts(m, p); n++) {
         reached *= m->rate[n - 1];
         saved += tn_prop_gain(p, reached * (1 - proposed), price, n);
         const float gain = saved - (costs ? TN_MTP_MARGIN * cost_of(m, p, n) : 0);
@@ -91,7 +97,7 @@ static int32_t most_saving(const tn_mtp *m, tn_proposals *p) {
 
 /* How many drafts there are to be. */
 static int32_t choose(tn_mtp *m, tn_proposals *p) {
-    const int32_t most = tn_dflash_rows(&m->layer->h) - 1, few = TRIED < most ? TRIED : most;
+    const int32_t most = most_drafts(m, p), few = TRIED < most ? TRIED : most;
     if (!tn_mtp_is_timed(m, p)) return p->cost_given ? most_saving(m, p) : 0;
     const int32_t n = most_saving(m, p);
     if (n) {
@@ -99,18 +105,23 @@ static int32_t choose(tn_mtp *m, tn_proposals *p) {
         m->try_after = TN_MTP_TRY_FIRST;
         return n;
     }
-    return tn_mtp_try(m, p) ? few : 0;
+    return few && tn_mtp_try(m, p) ? few : 0;
 }
 
-/* What became of the previous step's drafts, as far as the text tells. */
+/* What became of the previous step's drafts, as far as the text tells. Where all were right, the next depth, which was not
+ * drafted, is taken to be nearer to the last one than it was: else it would never be drafted again. */
 static void learn_rates(tn_mtp *m, const int32_t *text, int32_t n) {
-    for (int32_t i = 0; i < m->n_path && m->text_end + i < n; i++) {
+    const int32_t last = m->n_path;
+    for (int32_t i = 0; i < last; i++) {
+        if (m->text_end + i >= n) return;
         const bool right = text[m->text_end + i] == m->path[i];
         const float of_few = 1 / (float)(PRIOR + ++m->n_seen[i]);
         const float share = of_few > TN_MTP_LIKELY_SHARE ? of_few : TN_MTP_LIKELY_SHARE;
         m->rate[i] += share * ((float)right - m->rate[i]);
         if (!right) return;
     }
+    if (last && last < TN_TREE_MAX && m->rate[last] < m->rate[last - 1])
+        m->rate[last] += TN_MTP_LIKELY_SHARE * (m->rate[last - 1] - m->rate[last]);
 }
 
 static void took(tn_mtp *m, tn_proposals *p, int32_t n_drafts, int64_t ns) {

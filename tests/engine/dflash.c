@@ -209,7 +209,7 @@ static void left_alone_where_wrong(void **state) {
 }
 
 /* How many drafts there are after a text, where a forward of one row takes so long and every further row a hundredth of that. */
-static int32_t n_proposed(tern_session *s, float step_ns) {
+static int32_t n_proposed(tern_session *s, float step_ns, int32_t most_rows) {
     static tn_proposals p;
     const int32_t all = TN_TREE_MAX;
     const float slower = 1.31f;
@@ -223,6 +223,7 @@ static int32_t n_proposed(tern_session *s, float step_ns) {
     p.cost[last].relative = slower;
     p.cost[0].floor_ns = step_ns;
     p.cost[last].floor_ns = step_ns * slower;
+    p.most_rows = most_rows;
     tn_prop_begin(&p, 5);
     memcpy(text, s->tokens, (size_t)s->n_tok * sizeof *text);
     text[s->n_tok] = 5;
@@ -239,7 +240,7 @@ static int32_t n_where(tern_session *s, const float rates[7], float step_ns, con
     memcpy(m->block_ns, took, 9 * sizeof *took);
     m->n_blocks = TN_MTP_COLD;
     m->n_path = m->n_skipped = 0;
-    return n_proposed(s, step_ns);
+    return n_proposed(s, step_ns, 0);
 }
 
 static void as_many_rows_as_pay(void **state) {
@@ -264,6 +265,8 @@ static void as_many_rows_as_pay(void **state) {
     assert_int_equal(n_where(s, sure, step, small), 7);   /* eight rows take 0.53 steps at most, for 6.93 */
     assert_int_equal(n_where(s, sure, quick, small), 7);  /* 5.3 for 6.93 are worth the margin of a fifth */
     assert_int_equal(n_where(s, sure, quick / 2, small), 0); /* 10.7 are not */
+    memcpy(m->rate, sure, sizeof sure);
+    assert_int_equal(n_proposed(s, step, 3), 2); /* no more than may be verified */
     /* tried again at growing intervals, with few */
     (void)n_where(s, never, step, same);
     int32_t at[3], n_tries = 0;
@@ -271,7 +274,7 @@ static void as_many_rows_as_pay(void **state) {
     m->n_skipped = 0;
     for (int32_t i = 1; n_tries < 3 && i < 1000; i++) {
         memset(m->rate, 0, sizeof m->rate);
-        const int32_t n = n_proposed(s, step);
+        const int32_t n = n_proposed(s, step, 0);
         if (!n) continue;
         assert_int_equal(n, 4);
         at[n_tries++] = i;
@@ -311,6 +314,13 @@ static void rates_by_depth(void **state) {
         else assert_true(m->rate[i] == .9f);
     }
     assert_int_equal(m->n_path, 0);
+    /* a depth that was given up is drafted again in the end, where all in front of it are right */
+    static const float three[7] = {.95f, .95f, .95f, .001f, .9f, .9f, .9f};
+    assert_int_equal(n_where(s, three, 1e6f, same), 3);
+    const int32_t drafted[3] = {m->path[0], m->path[1], m->path[2]};
+    m->text_end -= 4; /* as if the text had gone on with the drafts and one more */
+    memcpy(s->tokens + m->text_end, drafted, sizeof drafted);
+    assert_true(n_proposed(s, 1e6f, 0) > 3);
     tern_session_close(&s);
     tern_engine_close(&e);
 }
