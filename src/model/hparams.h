@@ -42,8 +42,8 @@ enum { TN_STREAMS = 4 };
 enum {
     TN_MAX_FF = 1 << 19,
     TN_MAX_LAYERS = 512,
-    TN_MAX_TAPS = 32, /* layers of a model that a head reads */
-    TN_MAX_BLOCK = 1024,
+    TN_MAX_TAPS = 32,    /* layers of a model that a head reads */
+    TN_MAX_BLOCK = 1024, /* rows of a block, as a drafter of DFlash says */
     TN_MAX_ROT = 512,
     TN_MAX_EXPERTS = 1024,
     TN_MAX_CONV = 16,
