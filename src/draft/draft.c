@@ -252,6 +252,7 @@ void tn_draft_plan(tn_draft *d, uint32_t drafters, int32_t max_rows, int32_t n_b
     tn_proposals *p = &d->props;
     assert(t->n > 0);
     tn_prop_begin(p, t->ids[t->n - 1]);
+    p->most_rows = max_rows;
     p->behind = drafters & TN_DRAFT_SAM ? propose_behind : NULL;
     p->behind_user = d;
     if (drafters & TN_DRAFT_SAM) tn_propose_sam(d->sam, p);

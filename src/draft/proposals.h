@@ -56,6 +56,7 @@ typedef struct tn_proposals {
      * outside drafters in this step; n_rows: the rows verified in it. */
     float last_cost, last_tokens, spent;
     int32_t n_rows;
+    int32_t most_rows; /* that may be verified, the root's among them; 0: TN_TREE_MAX */
     /* Proposes continuations of a node that an outside drafter proposed; may be NULL. */
     void (*behind)(void *user, struct tn_proposals *p, int32_t node);
     void *behind_user;

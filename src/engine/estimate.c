@@ -222,7 +222,7 @@ static tern_status estimate(const char *path, const tern_options *opt, tern_esti
     e.weight_bytes += head.weight_bytes;
     e.kv_bytes += head.kv_bytes;
     e.work_bytes +=
-        head.work_bytes + (head.weight_bytes ? (uint64_t)n_rows * 3 * (uint64_t)h.n_embd * sizeof(float) : 0);
+        head.work_bytes + (uint64_t)n_rows * (uint64_t)head.n_taps * (uint64_t)h.n_embd * sizeof(float);
 #endif
     uint64_t encoder_bytes;
     TN_TRY(with_encoder(&ctx, path, &o, &h, n_threads, &encoder_bytes, err));

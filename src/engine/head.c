@@ -5,6 +5,7 @@
 #include "engine/beside.h"
 #include "model/assistant.h"
 #include "model/blocks.h"
+#include "model/dflash.h"
 #include "model/next.h"
 #include "model/source.h"
 
@@ -14,8 +15,8 @@
 /* The file beside the model that its name says to draft for it, to be freed with free; NULL: none, or one of several. An
  * assistant's is only looked for beside a model that there are any for. */
 static char *beside(tn_ctx *ctx, const char *of, const tn_hparams *model) {
-    static const char *const words[] = {"eagle3", "assistant", "mtp-"};
-    const int n_words = strncmp(model->arch, "gemma4", 6) ? 1 : 3;
+    static const char *const words[] = {"eagle3", "dflash", "assistant", "mtp-"};
+    const int n_words = strncmp(model->arch, "gemma4", 6) ? 2 : 4;
     for (int i = 0; i < n_words; i++) {
         int n;
         char *found = tn_beside_find(of, words[i], &n);
@@ -48,10 +49,12 @@ static bool fits_blocks(const tn_hparams *h) {
 }
 
 /* Where the file does not say which, they are those that EAGLE-3's authors took. */
-static void choose_layers(const tn_hparams *model, const tn_hparams *head, int32_t layers[3]) {
+static void choose_layers(const tn_hparams *model, const tn_hparams *head, int32_t layers[TN_MAX_TAPS]) {
     const int32_t n = model->n_layers, usual[] = {2, n / 2, n - 3};
-    const bool said = head->head.from[0] || head->head.from[1] || head->head.from[2];
-    memcpy(layers, said ? head->head.from : usual, sizeof usual);
+    bool said = tn_is_dflash(head);
+    for (int32_t i = 0; i < head->head.n_from; i++) said = said || head->head.from[i];
+    memcpy(layers, head->head.from, sizeof head->head.from);
+    if (!said) memcpy(layers, usual, sizeof usual);
 }
 
 /* Do both files mean the same by every token? */
@@ -86,7 +89,7 @@ static tern_status check_assistant(const tn_hparams *model, const tn_hparams *he
 }
 
 static tern_status check(const tn_hparams *model, const tn_hparams *head, const char *path, tern_error *err) {
-    int32_t layers[3];
+    int32_t layers[TN_MAX_TAPS];
     if (tn_is_assistant(head)) return check_assistant(model, head, path, err);
     TN_FAIL_IF(model->n_streams || model->bidirectional, err, TERN_E_UNSUPPORTED,
                "%s: no head drafts for architecture %s", path, model->arch);
@@ -102,8 +105,11 @@ static tern_status check(const tn_hparams *model, const tn_hparams *head, const 
         path, head->n_embd, head->head.own_embd ? "output layer" : "embedding", model->n_embd);
     TN_FAIL_IF(!head->head.own_out && head->head.n_vocab != model->n_vocab, err, TERN_E_FORMAT,
                "%s: %d tokens of an output layer that is not there", path, head->head.n_vocab);
+    TN_FAIL_IF(head->head.n_of && head->head.n_of != model->n_layers, err, TERN_E_INVALID,
+               "%s: a head of another model: it is for one of %d layers, this model has %d", path,
+               head->head.n_of, model->n_layers);
     choose_layers(model, head, layers);
-    for (int i = 0; i < 3; i++) {
+    for (int32_t i = 0; i < head->head.n_from; i++) {
         TN_FAIL_IF(layers[i] == model->n_layers, err, TERN_E_UNSUPPORTED,
                    "%s: it reads what the last layer leaves, which files mean in two ways: not supported",
                    path);
@@ -117,13 +123,13 @@ static tern_status check(const tn_hparams *model, const tn_hparams *head, const 
 static tern_status open_head(tern_engine *e, const char *path, tern_error *err) {
     tn_ctx *ctx = &e->ctx;
     tn_source *src;
-    int32_t layers[3];
+    int32_t layers[TN_MAX_TAPS];
     TN_TRY(tn_source_open_head(ctx, path, &src, err));
     const tn_hparams *h = tn_source_hparams(src);
     const bool quantised = e->npu || e->model->scheme == TN_FLOAT_BLOCKS;
     tern_status st = check(&e->model->h, h, path, err);
     if (st == TERN_OK) st = check_tokens(e, src, path, err);
-    if (st == TERN_OK && !tn_is_assistant(h)) {
+    if (st == TERN_OK && tn_is_eagle(h)) {
         e->head_ids = tn_alloc(ctx, TN_MEM_WEIGHTS, (size_t)h->head.n_vocab, sizeof *e->head_ids);
         if (!e->head_ids)
             st = tn_fail(err, TERN_E_MEMORY, "no memory for %d tokens of a head", h->head.n_vocab);
@@ -136,7 +142,7 @@ static tern_status open_head(tern_engine *e, const char *path, tern_error *err) 
                                  &e->head, err);
     if (st == TERN_OK && !tn_is_assistant(h)) {
         choose_layers(&e->model->h, h, layers);
-        st = tn_program_tap(&e->model->program, &e->model->h, layers, err);
+        st = tn_program_tap(&e->model->program, &e->model->h, layers, h->head.n_from, err);
     }
     tn_source_close(&src);
     if (st != TERN_OK) tn_head_close(e);
@@ -181,10 +187,15 @@ tn_head_need tn_head_estimate(tn_ctx *ctx, const char *path, const tn_hparams *m
                     const uint64_t as_blocks = (uint64_t)rows * (uint64_t)cols / 32 * 34;
                     need.weight_bytes += q8 && rows > 1 && as_is > as_blocks ? as_blocks : as_is;
                 }
-            const bool assists = tn_is_assistant(h);
-            need.kv_bytes = assists ? 0 : tn_next_bytes_of(h, n_ctx);
-            need.work_bytes = assists ? tn_assistant_work_bytes(h, n_ctx, n_threads)
-                                      : tn_next_work_bytes(h, n_ctx, n_threads);
+            need.n_taps = h->head.n_from;
+            if (tn_is_dflash(h)) {
+                need.kv_bytes = tn_dflash_bytes_of(h, n_ctx);
+                need.work_bytes = tn_dflash_work_bytes(h, n_ctx, n_threads);
+            } else if (tn_is_assistant(h)) need.work_bytes = tn_assistant_work_bytes(h, n_ctx, n_threads);
+            else {
+                need.kv_bytes = tn_next_bytes_of(h, n_ctx);
+                need.work_bytes = tn_next_work_bytes(h, n_ctx, n_threads);
+            }
         }
     }
     tn_source_close(&src);

@@ -1,4 +1,4 @@
-/* engine/head.h - the head that was trained to draft for an engine's model (EAGLE-3, Gemma 4's assistant), a file of its own: found beside the
+/* engine/head.h - the head that was trained to draft for an engine's model (EAGLE-3, DFlash, Gemma 4's assistant), a file of its own: found beside the
  * model, or named; checked against it before a weight is read; shared by the engine's sessions (session/mtp.h). */
 #ifndef TN_ENGINE_HEAD_H
 #define TN_ENGINE_HEAD_H
@@ -14,6 +14,7 @@ void tn_head_close(tern_engine *e);
  * which opening tells. */
 typedef struct tn_head_need {
     uint64_t weight_bytes, kv_bytes, work_bytes;
+    int32_t n_taps; /* layers of the model whose input is kept of every row in flight */
 } tn_head_need;
 tn_head_need tn_head_estimate(tn_ctx *ctx, const char *path, const tn_hparams *model, bool quantised,
                               const tern_options *o, int32_t n_ctx, int n_threads);

@@ -49,6 +49,7 @@ typedef struct tn_arch {
     bool latent;           /* attention is of latents (MLA) */
     bool head;             /* see tn_hparams: its files are no models */
     bool assistant;        /* and it is no head of EAGLE-3 but an assistant */
+    bool dflash;           /* or a drafter of DFlash */
     bool experts_biased;   /* a bias chooses experts; its folders always have it */
     bool next_by_number;   /* folders hold layers that guess further as layers after the others: not used */
     bool dense_first;      /* the first layers may be dense, though the others have experts */
@@ -95,7 +96,7 @@ typedef struct tn_arch {
 } tn_arch;
 
 /* Of heads, which are no models (arch_head.c): none of the functions below gives it. */
-extern const tn_arch tn_arch_eagle3, tn_arch_assistant;
+extern const tn_arch tn_arch_eagle3, tn_arch_assistant, tn_arch_dflash;
 const tn_arch *tn_arch_of_head_hf(const json_t *config); /* NULL: it is of a model */
 const tn_arch *tn_arch_of_head_gguf(const char *name, size_t n);
 /* tn_arch_hparams_hf of a head of this form. */

@@ -600,15 +600,41 @@ static tern_status check_keys(const keys *k, const tn_arch *a) {
 
 /* ---- heads ------------------------------------------------------------------------------------------ */
 
+static tern_status gguf_dflash(keys *k, tn_hparams *h) {
+    char buf[128];
+    int64_t mask = -1;
+    const int64_t n = tn_gguf_arr_n(k->g, key_of(k, "target_layers", buf));
+    bool ok = n > 0 && n <= TN_MAX_TAPS;
+    for (int32_t i = 0; i < n && ok; i++) {
+        int64_t v;
+        ok = tn_gguf_arr_i64(k->g, buf, i, &v) && v >= 0 && v < TN_MAX_LAYERS;
+        if (ok) h->head.from[i] = (int32_t)v;
+    }
+    TN_FAIL_IF(!ok, k->err, TERN_E_FORMAT, "%s: '%s' is missing, or no list of 1 to %d layers",
+               tn_gguf_path(k->g), buf, TN_MAX_TAPS);
+    h->head.n_from = (int32_t)n;
+    h->head.n_target = h->n_embd;
+    h->head.block = int_key(k, "block_size", false, 16);
+    h->n_vocab = int_key(k, "vocab_size", false, (int32_t)tn_gguf_arr_n(k->g, "tokenizer.ggml.tokens"));
+    TN_TRY(k->st);
+    TN_FAIL_IF(!tn_gguf_i64(k->g, "tokenizer.ggml.mask_token_id", &mask) || mask < 0 || mask > INT32_MAX,
+               k->err, TERN_E_FORMAT, "%s: metadata key 'tokenizer.ggml.mask_token_id' is missing",
+               tn_gguf_path(k->g));
+    h->head.mask = (int32_t)mask;
+    return tn_arch_dflash_ok(tn_gguf_path(k->g), h, k->err);
+}
+
 static tern_status gguf_head(keys *k, const tn_arch *a, tn_hparams *h) {
     char buf[128];
     if (!a->head) return TERN_OK;
+    if (a->dflash) return gguf_dflash(k, h);
     if (a->assistant) {
         h->head.n_target = int_key(k, "embedding_length_out", true, 0);
         h->n_vocab = int_key(k, "vocab_size", false, 0); /* its embedding tells */
         return k->st;
     }
     h->head.n_target = int_key(k, "target_hidden_size", true, 0);
+    h->head.n_from = 3;
     (void)tn_gguf_bool(k->g, key_of(k, "norm_before_residual", buf), &h->head.norm_residual);
     (void)tn_gguf_bool(k->g, key_of(k, "norm_before_fc", buf), &h->head.norm_in);
     h->n_vocab = h->head.n_vocab =
@@ -703,7 +729,7 @@ tern_status tn_arch_hparams_gguf(const tn_arch *a, const tn_gguf *g, tn_hparams 
     TN_TRY(gguf_head(&k, a, h));
     TN_FAIL_IF(!embd && !a->head, err, TERN_E_FORMAT, "%s: tensor token_embd.weight is missing",
                tn_gguf_path(g));
-    if (embd) h->n_vocab = embd->dims[0] <= INT32_MAX ? (int32_t)embd->dims[0] : -1;
+    if (embd && !a->dflash) h->n_vocab = embd->dims[0] <= INT32_MAX ? (int32_t)embd->dims[0] : -1;
     TN_TRY(gguf_rope(&k, a, h));
     if (a->sections) h->n_deepstack = int_key(&k, "n_deepstack_layers", false, 0);
     TN_TRY(k.st);

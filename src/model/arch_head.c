@@ -40,7 +40,7 @@ static bool is_own(const char *key) {
 }
 
 const tn_arch *tn_arch_of_head_gguf(const char *name, size_t n) {
-    const tn_arch *const all[] = {&tn_arch_eagle3, &tn_arch_assistant};
+    const tn_arch *const all[] = {&tn_arch_eagle3, &tn_arch_assistant, &tn_arch_dflash};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (n == strlen(all[i]->gguf) && !memcmp(name, all[i]->gguf, n)) return all[i];
     return NULL;
@@ -50,6 +50,7 @@ const tn_arch *tn_arch_of_head_hf(const json_t *config) {
     const char *name = json_string_value(json_array_get(json_object_get(config, "architectures"), 0)),
                *type = json_string_value(json_object_get(config, "speculators_model_type"));
     if (tn_arch_is_assistant_hf(config)) return &tn_arch_assistant;
+    if (tn_arch_is_dflash_hf(config)) return &tn_arch_dflash;
     const bool eagle = (type && !strcmp(type, "eagle3")) || (name && strstr(name, "Eagle3")) ||
                        (json_object_get(config, "draft_vocab_size") &&
                         json_integer_value(json_object_get(config, "num_hidden_layers")) == 1);
@@ -115,6 +116,7 @@ static tern_status eagle_hf(const json_t *config, const char *file, tn_hparams *
     tn_config c = {.o = config, .file = file, .err = err};
     h->head.n_vocab = tn_config_whole(&c, "draft_vocab_size", false, h->n_vocab);
     h->head.n_target = tn_config_whole(&c, "target_hidden_size", false, h->n_embd);
+    h->head.n_from = 3;
     h->head.norm_in = tn_config_is(&c, "norm_before_fc");
     h->head.norm_residual = tn_config_is(&c, "norm_before_residual");
     TN_TRY(c.st);
@@ -127,5 +129,6 @@ static tern_status eagle_hf(const json_t *config, const char *file, tn_hparams *
 
 tern_status tn_arch_head_hf(const tn_arch *a, const json_t *config, const char *file, tn_hparams *h,
                             tern_error *err) {
+    if (a->dflash) return tn_arch_dflash_hf(config, file, h, err);
     return (a->assistant ? tn_arch_assistant_hf : eagle_hf)(config, file, h, err);
 }

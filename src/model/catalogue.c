@@ -281,8 +281,8 @@ typedef struct search {
 } search;
 
 bool tn_catalogue_is_beside(const char *name) {
-    return strcasestr(name, "mmproj") || strcasestr(name, "eagle3") || strcasestr(name, "-it-assistant") ||
-           strcasestr(name, "mtp-gemma");
+    return strcasestr(name, "mmproj") || strcasestr(name, "eagle3") || strcasestr(name, "dflash") ||
+           strcasestr(name, "-it-assistant") || strcasestr(name, "mtp-gemma");
 }
 
 bool tn_catalogue_is_model(const tn_catalogue_entry *e) {

@@ -26,7 +26,7 @@ uint64_t tn_catalogue_bytes(const char *path);
 /* Whether name is the last part of an entry's, with or without its ending or its tag "latest". */
 bool tn_catalogue_last_part(const char *entry, const char *name);
 /* Whether the name says that the file belongs to a model that lies beside it: an encoder of pictures (mmproj), a head that
- * drafts (eagle3, Gemma 4's assistants). */
+ * drafts (eagle3, dflash, Gemma 4's assistants). */
 bool tn_catalogue_is_beside(const char *name);
 /* Whether an entry answers by itself: by its name, and by the config.json of a folder, which tells a head. */
 bool tn_catalogue_is_model(const tn_catalogue_entry *e);

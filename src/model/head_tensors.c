@@ -7,6 +7,7 @@
 
 bool tn_head_tensor_wanted(const tn_model_file *f, const char *name) {
     if (!strncmp(name, "rope_freqs", 10)) return false;
+    if (f->arch->dflash) return true;
     if (!f->arch->assistant) return strcmp(name, "d2t") && strcmp(name, "t2d");
     return strncmp(name, "masked_emb", 10) && /* centroids tell which logits other programs compute */
            !(f->h->tied && !strcmp(name, "lm_head.weight"));
@@ -30,10 +31,29 @@ static tern_status eagle_tensors(const tn_model_file *f, const char *path, tn_hp
     return TERN_OK;
 }
 
+/* Embedding and output layer are the model's. */
+static tern_status dflash_tensors(const tn_model_file *f, const char *path, tn_hparams *h, tern_error *err) {
+    static const char *const of_others[][2] = {{"markov_w1.weight", "DSpark's Markov head"},
+                                               {"markov_head.markov_w1.weight", "DSpark's Markov head"},
+                                               {"token_embd.weight", "an embedding of its own"},
+                                               {"embed_tokens.weight", "an embedding of its own"},
+                                               {"output.weight", "an output layer of its own"},
+                                               {"lm_head.weight", "an output layer of its own"},
+                                               {"d2t", "tokens of its own"}};
+    for (size_t i = 0; i < sizeof of_others / sizeof *of_others; i++)
+        TN_FAIL_IF(tn_file_tensor(f, of_others[i][0]), err, TERN_E_UNSUPPORTED,
+                   "%s: a DFlash drafter with %s (tensor %s) is not supported", path, of_others[i][1],
+                   of_others[i][0]);
+    h->tied = false;
+    h->head.n_vocab = h->n_vocab;
+    return TERN_OK;
+}
+
 tern_status tn_head_tensors(const tn_model_file *f, const char *path, tn_hparams *h, tern_error *err) {
     const int64_t most = 1 << 16;
     TN_FAIL_IF(h->head.n_target < 1 || h->head.n_target > most, err, TERN_E_FORMAT,
                "%s: a head for models %d values wide", path, h->head.n_target);
+    if (f->arch->dflash) return dflash_tensors(f, path, h, err);
     if (!f->arch->assistant) return eagle_tensors(f, path, h, err);
     h->head.own_embd = h->head.own_out = true;
     h->head.n_vocab = h->n_vocab;

@@ -475,9 +475,10 @@ static void shape_of_head(const tn_hparams *h, tn_role r, int64_t *n_rows, int64
         if (r == TN_W_NEXT_PROJ) *n_cols = 2 * (int64_t)h->head.n_target;
         return;
     }
+    if (r == TN_W_NEXT_PROJ) *n_cols = (int64_t)h->head.n_from * h->head.n_target;
+    if (tn_is_dflash(h)) return;
     if (r == TN_W_OUT) *n_rows = h->head.n_vocab;
     if (r == TN_W_Q || r == TN_W_K || r == TN_W_V) *n_cols = 2 * (int64_t)h->n_embd;
-    if (r == TN_W_NEXT_PROJ) *n_cols = 3 * (int64_t)h->head.n_target;
 }
 
 static void shape_of_kda(const tn_hparams *h, tn_role r, int64_t *n_rows, int64_t *n_cols) {
@@ -529,7 +530,7 @@ static void shape_of_few(const tn_hparams *h, tn_role r, int64_t *n_rows, int64_
     case TN_W_EXPERTS_SCALE: *n_rows = 1, *n_cols = h->n_experts; break;
     case TN_W_ATTN_SUB_NORM: *n_rows = 1, *n_cols = (int64_t)h->n_heads * h->d_head; break;
     case TN_W_FFN_SUB_NORM: *n_rows = 1, *n_cols = h->n_ff; break;
-    case TN_W_HEAD_IN_NORM: *n_rows = 1, *n_cols = 3 * (int64_t)h->head.n_target; break;
+    case TN_W_HEAD_IN_NORM: *n_rows = 1, *n_cols = (int64_t)h->head.n_from * h->head.n_target; break;
     case TN_W_NEXT_BACK: *n_rows = h->head.n_target; break;
     case TN_W_POSITIONS: *n_rows = h->n_positions; break;
     case TN_W_DENSE_1: *n_rows = h->n_between; break;

@@ -30,11 +30,20 @@ typedef enum tn_pooling {
     TN_N_POOLINGS
 } tn_pooling;
 
+/* Which rows of its block a row of a DFlash drafter sees, in the order of what files say. */
+typedef enum tn_block_sight {
+    TN_SIGHT_BY_LAYER, /* all; in layers with a window those before it */
+    TN_SIGHT_ALL,
+    TN_SIGHT_BEFORE
+} tn_block_sight;
+
 /* The number of streams that models with several have. */
 enum { TN_STREAMS = 4 };
 enum {
     TN_MAX_FF = 1 << 19,
     TN_MAX_LAYERS = 512,
+    TN_MAX_TAPS = 32,    /* layers of a model that a head reads */
+    TN_MAX_BLOCK = 1024, /* rows of a block, as a drafter of DFlash says */
     TN_MAX_ROT = 512,
     TN_MAX_EXPERTS = 1024,
     TN_MAX_CONV = 16,
@@ -205,15 +214,20 @@ typedef struct tn_hparams {
     bool sub_norms;        /* norms in front of what brings a block's width back (BitNet) */
     /* A head that drafts for another model (EAGLE-3, next.h) is one layer, whose attention reads a token's embedding beside
      * what the head knows of the token before it: at first what three layers of that model were given, joined by a
-     * projection. */
+     * projection. One of DFlash (dflash.h) has several layers, drafts a block of tokens at once, and keeps keys and values of
+     * what any number of the model's layers were given. */
     struct {
-        int32_t n_target; /* width of that model's residual; 0: this is a model, and no head */
-        int32_t
-            from[3]; /* layers whose input is read; all 0: the third, the middle one, and the last but two */
-        int32_t n_vocab;        /* tokens that its output layer knows */
-        bool own_embd, own_out; /* else they are the model's */
-        bool norm_in;           /* what is joined is normed first */
-        bool norm_residual;     /* the residual begins with what the norm leaves */
+        int32_t n_target;          /* width of that model's residual; 0: this is a model, and no head */
+        int32_t n_from;            /* layers of it whose input is read; 0: it is an assistant */
+        int32_t from[TN_MAX_TAPS]; /* which; all 0: the third, the middle one, and the last but two */
+        int32_t n_vocab;           /* tokens that its output layer knows */
+        bool own_embd, own_out;    /* else they are the model's */
+        bool norm_in;              /* what is joined is normed first */
+        bool norm_residual;        /* the residual begins with what the norm leaves */
+        int32_t block;             /* of DFlash: rows of a block, of which the first is a token; else 0 */
+        int32_t mask;              /* the token that stands in the others */
+        int32_t n_of;              /* layers of the model that it is for; 0: not said */
+        tn_block_sight sight;
     } head;
     /* RWKV-7: products of low rank make decays, rates, the share of the first layer's values, and gates; 0: there is
      * none. Feed-forward blocks mix a row with the one before, too. */
@@ -228,6 +242,10 @@ typedef struct tn_hparams {
 
 static inline bool tn_is_head(const tn_hparams *h) { return h->head.n_target > 0; }
 static inline bool tn_is_assistant(const tn_hparams *h) { return h->assistant; }
+static inline bool tn_is_dflash(const tn_hparams *h) { return h->head.block > 0; }
+static inline bool tn_is_eagle(const tn_hparams *h) {
+    return tn_is_head(h) && !tn_is_assistant(h) && !tn_is_dflash(h);
+}
 
 static inline bool tn_has_axes(const tn_hparams *h) { return h->rope_axes[1] > 0; }
 /* By which axis a pair turns. */
@@ -380,7 +398,7 @@ typedef enum tn_role {
     TN_W_KDA_F_B, /* [values of all heads][d_key] */
     TN_W_KDA_G_A, /* of gates */
     TN_W_KDA_G_B,
-    TN_W_HEAD_IN_NORM, /* [3 n_target] of what a head joins; its projection is NEXT_PROJ */
+    TN_W_HEAD_IN_NORM, /* [n_from n_target] of what a head joins; its projection is NEXT_PROJ */
     TN_W_NEXT_BACK,    /* [n_target][n_embd] of an assistant: the state for a guess further */
     TN_W_N_ROLES
 } tn_role;

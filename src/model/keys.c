@@ -45,7 +45,9 @@ static bool kda(const tn_arch *a) { return a->kda; }
 static bool wkv_alone(const tn_arch *a) { return a->wkv && a->alone; }
 static bool chunked(const tn_arch *a) { return a->chunked; }
 static bool sub_norms(const tn_arch *a) { return a->sub_norms; }
-static bool head(const tn_arch *a) { return a->head && !a->assistant; }
+static bool reads_layers(const tn_arch *a) { return a->head && !a->assistant; }
+static bool eagle(const tn_arch *a) { return a->head && !a->assistant && !a->dflash; }
+static bool dflash(const tn_arch *a) { return a->dflash; }
 static bool assistant(const tn_arch *a) { return a->assistant; }
 static bool shared_counted(const tn_arch *a) { return a->shared_expert && a->shared_ungated; }
 
@@ -80,11 +82,12 @@ static const struct {
     {"tie_embedding", NULL, conv, 0},
     {"mtp_num_hidden_layers", "nextn_predict_layers", NULL, 0},
     /* of heads: folders' own are read apart */
-    {NULL, "target_layers", head, 0},
-    {NULL, "target_hidden_size", head, 0},
-    {NULL, "norm_before_residual", head, 0},
-    {NULL, "norm_before_fc", head, 0},
+    {NULL, "target_layers", reads_layers, 0},
+    {NULL, "target_hidden_size", eagle, 0},
+    {NULL, "norm_before_residual", eagle, 0},
+    {NULL, "norm_before_fc", eagle, 0},
     {NULL, "embedding_length_out", assistant, 0},
+    {NULL, "block_size", dflash, 0},
     {"num_nextn_predict_layers", NULL, NULL, 0}, /* as the one above; their tensors tell */
     /* attention */
     {"query_pre_attn_scalar", "attention.scale", NULL, 0},

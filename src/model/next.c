@@ -29,7 +29,7 @@ tern_status tn_next_make(tn_model *m, tern_error *err) {
 
 /* What its projection reads. */
 static size_t pair_of(const tn_hparams *h) {
-    return tn_is_head(h) ? 3 * (size_t)h->head.n_target : 2 * (size_t)h->n_embd;
+    return tn_is_head(h) ? (size_t)h->head.n_from * (size_t)h->head.n_target : 2 * (size_t)h->n_embd;
 }
 
 uint64_t tn_next_bytes_of(const tn_hparams *h, int32_t n_ctx) {
@@ -70,7 +70,7 @@ void tn_next_join(tn_next_text *t, const float *taps, int32_t n, float *states) 
     const tn_hparams *h = &t->m->h;
     const tn_layer *layer = &t->m->layers[0];
     const float *norm = layer->vectors[TN_W_HEAD_IN_NORM];
-    const size_t wide = 3 * (size_t)h->head.n_target, e = (size_t)h->n_embd;
+    const size_t wide = pair_of(h), e = (size_t)h->n_embd;
     assert(n > 0 && n <= TN_TREE_MAX);
     for (size_t i = 0; norm && i < (size_t)n; i++)
         t->kern->rmsnorm_f32(taps + i * wide, norm, h->norm_eps, t->pairs + i * wide, wide);

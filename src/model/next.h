@@ -45,7 +45,7 @@ uint64_t tn_next_bytes_of(const tn_hparams *h, int32_t n_ctx); /* of the model's
  * and quantised; and what threads attend in. */
 uint64_t tn_next_work_bytes(const tn_hparams *h, int32_t n_ctx, int n_threads);
 
-/* Of a head: states [n][n_embd] of what three layers were given, taps [n][3 n_target]. */
+/* Of a head: states [n][n_embd] of what the layers that it reads were given, taps [n][n_from n_target]. */
 void tn_next_join(tn_next_text *t, const float *taps, int32_t n, float *states);
 /* And the logits [head.n_vocab] of a state, where it has an output layer. */
 void tn_next_logits(tn_next_text *t, const float *state, float *logits);

@@ -57,8 +57,9 @@ void tn_frame_slice(const tn_frame *f, tn_rows *r, int32_t row0, int32_t layer, 
     out->r = r;
     out->ids = f->ids ? f->ids + row0 : NULL;
     for (int b = 0; b < TN_N_BUFFERS; b++) {
-        if (f->buf[b])
-            out->buf[b] = f->buf[b] + (size_t)row0 * (size_t)tn_buffer_width(&f->m->h, layer, (tn_buffer)b);
+        const int32_t width =
+            b == TN_BUF_TAPS ? f->m->program.width[b] : tn_buffer_width(&f->m->h, layer, (tn_buffer)b);
+        if (f->buf[b]) out->buf[b] = f->buf[b] + (size_t)row0 * (size_t)width;
     }
     r->rope_cs = tn_rows_rope(f->r, row0, 0);
 }

@@ -149,7 +149,6 @@ int32_t tn_buffer_width(const tn_hparams *h, int32_t layer, tn_buffer b) {
     case TN_BUF_KV_A: return h->latent.rank + h->n_rot;
     case TN_BUF_HEADS: return h->n_heads * h->latent.d_value;
     case TN_BUF_PAIR: return 2 * h->n_embd;
-    case TN_BUF_TAPS: return 3 * h->n_embd;
     default: return h->n_embd;
     }
 }
@@ -520,13 +519,14 @@ tern_status tn_program_make(tn_ctx *ctx, const tn_hparams *h, tn_program *out, t
     return TERN_OK;
 }
 
-tern_status tn_program_tap(tn_program *p, const tn_hparams *h, const int32_t layers[3], tern_error *err) {
-    enum { N = 3 };
-    tn_op *more = tn_realloc(p->ctx, TN_MEM_OTHER, p->ops, (size_t)p->n_ops + N, sizeof *more);
+tern_status tn_program_tap(tn_program *p, const tn_hparams *h, const int32_t *layers, int32_t n,
+                           tern_error *err) {
+    assert(n > 0 && n <= TN_MAX_TAPS);
+    tn_op *more = tn_realloc(p->ctx, TN_MEM_OTHER, p->ops, (size_t)(p->n_ops + n), sizeof *more);
     TN_FAIL_IF(!more, err, TERN_E_MEMORY, "no memory for the program of %d layers", p->n_layers);
     p->ops = more;
-    p->width[TN_BUF_TAPS] = tn_buffer_width(h, -1, TN_BUF_TAPS);
-    for (int32_t i = 0; i < N; i++) {
+    p->width[TN_BUF_TAPS] = n * h->n_embd;
+    for (int32_t i = 0; i < n; i++) {
         const int32_t at = p->first[layers[i] + 1];
         memmove(&p->ops[at + 1], &p->ops[at], (size_t)(p->n_ops++ - at) * sizeof *p->ops);
         p->ops[at] = (tn_op){.kind = TN_OP_TAP,

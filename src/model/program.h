@@ -57,7 +57,7 @@ typedef enum tn_buffer {
     TN_BUF_KV_A,     /* the row that the state keeps */
     TN_BUF_HEADS,    /* values of what heads give */
     TN_BUF_PAIR,     /* what a head's attention reads: embedding, state */
-    TN_BUF_TAPS,     /* what three layers were given, for a head that drafts */
+    TN_BUF_TAPS,     /* what some layers were given, for a head that drafts; as wide as the program says */
     TN_BUF_SHIFT_X,  /* of RWKV-7: what a norm leaves, for the row after it too */
     TN_BUF_SHIFT,    /* the row before minus that */
     TN_BUF_V_FIRST,  /* values of the first layer, which the others take a share of */
@@ -112,7 +112,7 @@ typedef enum tn_op_kind {
     TN_OP_WKV_NORM,      /* out = norm(out), the row's own share, the gate */
     TN_OP_DEEPSTACK,     /* X += what the encoder of pictures gives rows of a picture for the layer */
     TN_OP_PAIR,          /* out = norm(in) beside norm(X), of a head */
-    TN_OP_TAP,           /* a third of out = X, for a head */
+    TN_OP_TAP,           /* a part of out = X, for a head */
     TN_OP_CAP,           /* logits *= scale; logits = cap tanh(logits / cap) */
     TN_N_OP_KINDS
 } tn_op_kind;
@@ -209,7 +209,7 @@ typedef struct tn_op {
             int32_t n_heads, k, n, in_stride, out_stride;
         } heads;
         float deviations; /* GATE_SPARSE */
-        int32_t stream;   /* COPY, ALTUP_MERGE: number of the stream; TAP: of the third */
+        int32_t stream;   /* COPY, ALTUP_MERGE: number of the stream; TAP: of the part */
         bool keeps;       /* PAIR: the residual stays as it is */
         struct {
             int32_t n, first; /* values of a layer; where this one's begin in LAYERS */
@@ -241,9 +241,10 @@ typedef struct tn_program {
 
 tern_status tn_program_make(tn_ctx *ctx, const tn_hparams *h, tn_program *out, tern_error *err);
 void tn_program_free(tn_program *p);
-/* What these three layers are given goes to TAPS too, of which row r has n_embd values of each. Before anything is made of
+/* What these n layers are given goes to TAPS too, of which row r has n_embd values of each. Before anything is made of
  * the program, once. */
-tern_status tn_program_tap(tn_program *p, const tn_hparams *h, const int32_t layers[3], tern_error *err);
+tern_status tn_program_tap(tn_program *p, const tn_hparams *h, const int32_t *layers, int32_t n,
+                           tern_error *err);
 
 /* The ops of a layer (-1 .. n_layers). */
 static inline const tn_op *tn_program_layer(const tn_program *p, int32_t layer, int32_t *n) {

@@ -405,7 +405,7 @@ void tn_recipes_of(const tn_hparams *h, int32_t layer, tn_recipes out[TN_MAX_PAR
         if (h->layer_kind[layer] == TN_LAYER_ATTENDS && tn_latent(h))
             out[0] = h->latent.q_rank ? (tn_recipes)RECIPES(attending_latents)
                                       : (tn_recipes)RECIPES(attending_latents_at_once);
-        if (tn_is_head(h) && !tn_is_assistant(h)) out[0] = (tn_recipes)RECIPES(attending_to_pairs);
+        if (tn_is_eagle(h)) out[0] = (tn_recipes)RECIPES(attending_to_pairs);
         if (tn_layer_feeds(h, layer))
             out[1] = h->shift_ffn                      ? (tn_recipes)RECIPES(feeding_shifted)
                      : !tn_layer_has_experts(h, layer) ? (tn_recipes)RECIPES(feeding)

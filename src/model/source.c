@@ -333,12 +333,11 @@ tern_status tn_source_head_ids(const tn_source *s, int32_t *ids, tern_error *err
 /* The file is of a head where one is wanted, and of a model where that is. */
 static tern_status check_kind(const char *path, bool is_head, bool head, tern_error *err) {
     TN_FAIL_IF(is_head && !head, err, TERN_E_UNSUPPORTED,
-               "%s: a head that drafts for a model (EAGLE-3, or Gemma 4's assistant), which is no model by "
-               "itself: open "
-               "its model with the option draft-head",
+               "%s: a head that drafts for a model (EAGLE-3, DFlash, or Gemma 4's assistant), which is no "
+               "model by itself: open its model with the option draft-head",
                path);
     TN_FAIL_IF(!is_head && head, err, TERN_E_INVALID,
-               "%s: no head that drafts for a model (EAGLE-3, or Gemma 4's assistant)", path);
+               "%s: no head that drafts for a model (EAGLE-3, DFlash, or Gemma 4's assistant)", path);
     return TERN_OK;
 }
 

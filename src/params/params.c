@@ -43,7 +43,7 @@ static const tn_param table[] = {
     {"draft", 0, TN_PARAM_TEXT, DEVICE, DRAFTS, AT(session.draft), .unit = "LIST", .dflt = "auto",
      .help = "drafters: none, auto, all, or a list of lookup, sam, calibrated, extend, mtp, head, model:FILE; the text is the same with any of them"},
     {"draft-head", 0, TN_PARAM_TEXT, DEVICE, .commands = TN_IN_ANSWERS | TN_IN_SERVE | TN_IN_BENCH, AT(draft_head), .unit = "FILE", .dflt = "the head beside the model",
-     .help = "a head that was trained to draft for this model (EAGLE-3, Gemma 4's assistant): a GGUF file or a folder; none: without"},
+     .help = "a head that was trained to draft for this model (EAGLE-3, DFlash, Gemma 4's assistant): a GGUF file or a folder; none: without"},
     {"draft-nodes", 0, TN_PARAM_INT, DEVICE, DRAFTS, AT(generate.draft_nodes), .min = 1, .max = 32, .unit = "N", .dflt = "32",
      .help = "most draft tokens verified in one forward pass"},
     {"draft-eager", 0, TN_PARAM_FLAG, LAB, DRAFTS, AT(generate.draft_eager), .dflt = "off",

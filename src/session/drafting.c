@@ -32,8 +32,8 @@ tern_status tn_drafting_use(tern_session *s, const char *text, uint32_t *drafter
     bool has_next = s->e->model->next, has_head = s->e->head;
     TN_FAIL_IF(
         *drafters & TN_DRAFT_HEAD && !has_head && !(*drafters & TN_DRAFT_WHERE_ANY), err, TERN_E_INVALID,
-        "the drafter head needs a head that drafts for this model (EAGLE-3, or Gemma 4's assistant), and "
-        "none was opened with it: name one by draft-head");
+        "the drafter head needs a head that drafts for this model (EAGLE-3, DFlash, or Gemma 4's assistant), "
+        "and none was opened with it: name one by draft-head");
     TN_FAIL_IF(*drafters & TN_DRAFT_MTP && !has_next && !(*drafters & TN_DRAFT_WHERE_ANY), err,
                TERN_E_INVALID,
                "the drafter mtp needs a model with a layer that guesses one token further, which this one %s",

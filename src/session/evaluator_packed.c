@@ -40,8 +40,8 @@ static tern_status logits(tn_evaluator *v, int32_t row0, int32_t n, float *out, 
     return tn_pipeline_logits(v->pipeline, row0, n, out, err);
 }
 
-static tern_status head(tn_evaluator *v, const float *state, float *out, tern_error *err) {
-    return tn_pipeline_head(v->pipeline, state, 1, out, err);
+static tern_status head(tn_evaluator *v, const float *states, int32_t n, float *out, tern_error *err) {
+    return tn_pipeline_head(v->pipeline, states, n, out, err);
 }
 
 static void adapt(tn_evaluator *v, const tn_lora_mix *mix) {

@@ -229,18 +229,22 @@ static tern_status logits(tn_evaluator *v, int32_t row0, int32_t n, float *out, 
     return TERN_OK;
 }
 
-static tern_status head(tn_evaluator *v, const float *state, float *out, tern_error *err) {
+static tern_status head(tn_evaluator *v, const float *states, int32_t n, float *out, tern_error *err) {
     plain *p = (plain *)v;
     const tn_model *m = p->e->model;
     TN_TRY(tn_model_need(m, m->h.n_layers, err));
     const tn_linear *l = tn_model_linear(m, -1, m->h.tied ? TN_W_EMBD : TN_W_OUT);
-    tn_linear_run(l, &p->e->kern, p->e->pool, state, (size_t)m->h.n_embd, out, (size_t)l->n, 1,
-                  p->acts.blocks);
+    for (int32_t i = 0, k; i < n; i += k) { /* as many as there is room for quantised */
+        const size_t e = (size_t)m->h.n_embd, wide = (size_t)l->n;
+        k = n - i < p->acts.max_rows ? n - i : p->acts.max_rows;
+        tn_linear_run(l, &p->e->kern, p->e->pool, states + (size_t)i * e, e, out + (size_t)i * wide, wide,
+                      (size_t)k, p->acts.blocks);
+    }
     int32_t n_ops;
     const tn_op *op = tn_program_layer(&m->program, m->h.n_layers, &n_ops);
     tn_frame f = {.m = m, .buf = {[TN_BUF_LOGITS] = out}};
     for (int32_t i = 0; i < n_ops; i++)
-        if (op[i].kind == TN_OP_CAP) tn_op_info_of(op[i].kind)->rows(&op[i], &f, 0, 1, NULL);
+        if (op[i].kind == TN_OP_CAP) tn_op_info_of(op[i].kind)->rows(&op[i], &f, 0, n, NULL);
     return TERN_OK;
 }
 

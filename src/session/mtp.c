@@ -1,10 +1,8 @@
-#include "session/mtp.h"
+#include "session/mtp_impl.h"
 
 #include "base/clock.h"
 #include "base/status.h"
 #include "draft/draft.h"
-#include "model/assistant.h"
-#include "model/next.h"
 #include "model/sampler.h"
 #include "model/streamed.h"
 
@@ -12,63 +10,22 @@
 #include <math.h>
 #include <string.h>
 
-enum { DEPTH = 8, TOGETHER = 8, TRY_FIRST = 32, TRY_LAST = 256, COLD = 4 };
-static const float LIKELY = 0.6f,
-                   LIKELY_SHARE = 0.05f; /* probability of a right guess: its initial value, and the weight
-                                            of an observation */
-/* Price of a token in steps: initially one, with the weight of PRICED_STEPS steps. Every step scales the
- * older ones by PRICE_KEPT. */
-static const float PRICED_STEPS = 4, PRICE_KEPT = 0.9f;
-static const float TAIL = 0.5f, TAIL_SHARE = 0.1f;
-static const float MARGIN = 1.2f; /* saving that a guess must promise, relative to its cost: both are
-                                     estimates */
-static const float STEP_RISE = 1.01f;
-
-struct tn_mtp {
-    tn_ctx *ctx;
-    tern_engine *e;
-    const tn_model *layer; /* the model's own, or the head's */
-    const int32_t *ids;    /* tokens of the logits; NULL: all */
-    size_t n_logits, raw;  /* values of what a token's state comes of */
-    uint32_t drafter;
-    tn_evaluator *evaluator;
-    bool assists;           /* the head is an assistant: then there are no rows, no keys and no values */
-    tn_assistant assistant; /* in place of text */
-    tn_next_text text;
-    int32_t first, end; /* noted positions of the session's text: first .. end - 1 */
-    int32_t n_waiting;  /* number of the last rows of first .. end - 2 that wait for their keys and values */
-    int32_t
-        guessed; /* token of the row after the text if its keys and values are already computed; -1: none */
-    bool knows;  /* the state after position end - 1 is known; else it is zeros */
-    /* [TN_TREE_MAX + 1] of the waiting rows; after them the state of position end - 1. A head's states wait as the `raw`
-     * values that it joins; joined is their place then, else NULL. Of an assistant: one embedding, and what the model's last
-     * layer left at position end - 1, before the norm. */
-    float *embeddings, *states, *joined;
-    float *out; /* [n_embd] state of a guess */
-    float *logits;
-    float step_ns;    /* time of a guess: the quick end of the measurements, as for steps (proposals.h) */
-    float given_cost; /* cost of a guess in steps; 0: derived from step_ns */
-    /* Probability that a first guess is right, and one after a guess: running means. */
-    float likely[2];
-    /* Recent price of a token, and tokens that followed right guesses for free: see learn. */
-    float sum_price, sum_steps, tail;
-    int32_t n_path, text_end; /* the previous step's guesses, and the length of the text they followed */
-    int32_t path[DEPTH];
-    int32_t n_skipped, try_after; /* steps without a guess, and the number of them before the next try */
-    uint64_t n_guesses;
-    int64_t note_ns;
-};
+enum { TOGETHER = 8 };
+/* Price of a token in steps: initially one, with the weight of so many steps. And tokens that follow a right guess. */
+static const float PRICED_STEPS = 4, TAIL = 0.5f;
 
 tern_status tn_mtp_open(tern_engine *e, uint32_t drafter, tn_evaluator *evaluator, const tn_state *state,
                         int32_t n_ctx, tn_mtp **out, tern_error *err) {
     tn_ctx *ctx = &e->ctx;
     const tn_model *layer = drafter == TN_DRAFT_HEAD ? e->head : e->model->next;
-    const bool assists = tn_is_assistant(&layer->h), head = drafter == TN_DRAFT_HEAD && !assists;
     const tn_hparams *h = &layer->h;
+    const bool assists = tn_is_assistant(h), blocks = tn_is_dflash(h),
+               head = drafter == TN_DRAFT_HEAD && !assists && !blocks;
     const bool own_out = head && h->head.own_out,
                rope_long = h->rope_orig_ctx > 0 && n_ctx > h->rope_orig_ctx;
     const size_t rows = assists ? 1 : TN_TREE_MAX + 1,
-                 width = (size_t)(assists ? h->head.n_target : h->n_embd);
+                 width = (size_t)(assists ? h->head.n_target : h->n_embd),
+                 n_drafts = blocks ? (size_t)tn_dflash_rows(h) - 1 : 1;
     tn_mtp *m = *out = tn_calloc(ctx, TN_MEM_OTHER, 1, sizeof *m);
     TN_FAIL_IF(!m, err, TERN_E_MEMORY, "no memory to guess further");
     *m = (tn_mtp){.ctx = ctx,
@@ -76,26 +33,30 @@ tern_status tn_mtp_open(tern_engine *e, uint32_t drafter, tn_evaluator *evaluato
                   .layer = layer,
                   .ids = own_out ? e->head_ids : NULL,
                   .n_logits = (size_t)(own_out ? h->head.n_vocab : e->model->h.n_vocab),
-                  .raw = head ? 3 * (size_t)h->head.n_target : width,
+                  .raw = head || blocks ? (size_t)h->head.n_from * (size_t)h->head.n_target : width,
                   .drafter = drafter,
                   .evaluator = evaluator,
                   .assists = assists,
+                  .blocks = blocks,
                   .guessed = -1,
-                  .try_after = TRY_FIRST,
-                  .likely = {LIKELY, LIKELY},
+                  .try_after = TN_MTP_TRY_FIRST,
+                  .likely = {TN_MTP_LIKELY, TN_MTP_LIKELY},
                   .sum_price = PRICED_STEPS,
                   .sum_steps = PRICED_STEPS,
                   .tail = TAIL};
+    for (int i = 0; i < TN_TREE_MAX; i++) m->rate[i] = TN_MTP_LIKELY;
     /* guesses lie after the text, which may fill the context */
     tern_status st =
         assists
             ? tn_assistant_open(ctx, layer, &e->model->h, &state->kv, &e->kern, e->pool, &m->assistant, err)
-            : tn_next_open(ctx, layer, &e->kern, e->pool, n_ctx + DEPTH, rope_long, &m->text, err);
+        : blocks
+            ? tn_dflash_open(ctx, layer, &e->kern, e->pool, n_ctx + TN_TREE_MAX, rope_long, &m->dflash, err)
+            : tn_next_open(ctx, layer, &e->kern, e->pool, n_ctx + TN_MTP_DEPTH, rope_long, &m->text, err);
     m->embeddings = tn_alloc(ctx, TN_MEM_ACTIVATIONS, rows * width, sizeof *m->embeddings);
     m->states = tn_calloc(ctx, TN_MEM_ACTIVATIONS, rows * m->raw, sizeof *m->states);
     if (head) m->joined = tn_alloc(ctx, TN_MEM_ACTIVATIONS, rows * width, sizeof *m->joined);
-    m->out = tn_alloc(ctx, TN_MEM_ACTIVATIONS, 2 * width, sizeof *m->out); /* and normed */
-    m->logits = tn_alloc(ctx, TN_MEM_ACTIVATIONS, m->n_logits, sizeof *m->logits);
+    m->out = tn_alloc(ctx, TN_MEM_ACTIVATIONS, (n_drafts + 1) * width, sizeof *m->out); /* and normed */
+    m->logits = tn_alloc(ctx, TN_MEM_ACTIVATIONS, n_drafts * m->n_logits, sizeof *m->logits);
     if (st == TERN_OK && (!m->embeddings || !m->states || (head && !m->joined) || !m->out || !m->logits))
         st = tn_fail(err, TERN_E_MEMORY, "no memory to guess further");
     if (st != TERN_OK) tn_mtp_close(out);
@@ -108,6 +69,7 @@ void tn_mtp_close(tn_mtp **pm) {
     *pm = NULL;
     tn_next_close(&m->text);
     tn_assistant_close(&m->assistant);
+    tn_dflash_close(&m->dflash);
     tn_free(m->ctx, m->embeddings);
     tn_free(m->ctx, m->states);
     tn_free(m->ctx, m->joined);
@@ -118,25 +80,6 @@ void tn_mtp_close(tn_mtp **pm) {
 
 int64_t tn_mtp_note_ns(const tn_mtp *m) { return m->note_ns; }
 uint64_t tn_mtp_n_guesses(const tn_mtp *m) { return m->n_guesses; }
-
-/* Values of an embedding, and of the state for a guess further. */
-static size_t width(const tn_mtp *m) {
-    const tn_hparams *h = &m->layer->h;
-    return (size_t)(m->assists ? h->head.n_target : h->n_embd);
-}
-
-/* A head was trained on embeddings as they are stored, an assistant on those that the model's first layer gets. */
-static void embed(const tn_mtp *m, int32_t token, float *out) {
-    const tn_hparams *h = &m->e->model->h;
-    const bool scaled = m->drafter == TN_DRAFT_MTP || m->assists;
-    if (tn_is_head(&m->layer->h) && m->layer->h.head.own_embd && !m->assists) {
-        tn_linear_row(tn_model_linear(m->layer, -1, TN_W_EMBD), (size_t)token, out);
-        return;
-    }
-    if (m->e->npu) tn_npu_model_embed(m->e->npu, h, token, out);
-    else tn_linear_row(tn_model_linear(m->e->model, -1, TN_W_EMBD), (size_t)token, out);
-    for (size_t i = 0; scaled && h->embd_scale != 1.0f && i < width(m); i++) out[i] *= h->embd_scale;
-}
 
 /* ---- keeping up ------------------------------------------------------------------------------------- */
 
@@ -153,7 +96,8 @@ static void evaluate(tn_mtp *m, float *out) {
 }
 
 static void flush(tn_mtp *m) {
-    if (m->n_waiting) evaluate(m, NULL);
+    if (m->blocks) tn_mtp_block_flush(m);
+    else if (m->n_waiting) evaluate(m, NULL);
 }
 
 /* Returns to a text of n tokens, or starts anew after them. */
@@ -171,7 +115,7 @@ static void complete(tn_mtp *m, int32_t token) {
     bool done = m->guessed == token; /* and no row before it waits */
     m->guessed = -1;
     if (m->end == m->first || done || m->assists) return;
-    embed(m, token, m->embeddings + (size_t)m->n_waiting++ * width(m));
+    tn_mtp_embed(m, token, m->embeddings + (size_t)m->n_waiting++ * tn_mtp_width(m));
 }
 
 void tn_mtp_note(tn_mtp *m, int32_t pos, int32_t token, const float *x) {
@@ -179,6 +123,11 @@ void tn_mtp_note(tn_mtp *m, int32_t pos, int32_t token, const float *x) {
     /* The embedding may be the last to arrive. Where it does not, the text's own evaluation tells. */
     if (tn_model_need(m->e->model, TN_NEED_ALL, NULL) != TERN_OK) return;
     if (pos != m->end) go_back(m, pos);
+    if (m->blocks) {
+        tn_mtp_block_note(m, x);
+        m->note_ns += tn_now_ns() - t0;
+        return;
+    }
     complete(m, token);
     float *state = m->states + (size_t)m->n_waiting * m->raw;
     if (m->joined || m->assists) memcpy(state, x, m->raw * sizeof *x);
@@ -197,6 +146,10 @@ void tn_mtp_copy(tn_mtp *dst, const tn_mtp *src, int32_t n) {
         memcpy(dst->states, src->states, src->raw * sizeof *dst->states);
         dst->knows = true;
     }
+    if (src && src->blocks) {
+        tn_mtp_block_copy(dst, src, n);
+        return;
+    }
     if (!src || src->assists || n <= src->first || n > src->end) return;
     const int32_t done = next_row(src) - src->n_waiting, rows = n - src->first - 1,
                   kept = rows < done ? rows : done;
@@ -204,7 +157,8 @@ void tn_mtp_copy(tn_mtp *dst, const tn_mtp *src, int32_t n) {
     dst->first = src->first;
     if (rows < done) return; /* the state of the last token is gone */
     dst->n_waiting = rows - done;
-    memcpy(dst->embeddings, src->embeddings, (size_t)dst->n_waiting * width(src) * sizeof *dst->embeddings);
+    memcpy(dst->embeddings, src->embeddings,
+           (size_t)dst->n_waiting * tn_mtp_width(src) * sizeof *dst->embeddings);
     memcpy(dst->states, src->states, (size_t)(dst->n_waiting + 1) * src->raw * sizeof *dst->states);
     dst->knows = dst->n_waiting < src->n_waiting || src->knows;
 }
@@ -213,7 +167,7 @@ void tn_mtp_copy(tn_mtp *dst, const tn_mtp *src, int32_t n) {
 
 /* A draft of an assistant after this token, from the state in m->out. */
 static bool assist(tn_mtp *m, int32_t token) {
-    embed(m, token, m->embeddings);
+    tn_mtp_embed(m, token, m->embeddings);
     tn_assistant_run(&m->assistant, m->end, m->embeddings, m->out, m->logits, m->out);
     return true;
 }
@@ -225,8 +179,9 @@ static bool compute_logits(tn_mtp *m) {
         return true;
     }
     if (m->joined)
-        tn_forward_out_norm(m->layer, &m->e->kern, m->out, m->out + width(m), 1), normed += width(m);
-    return m->evaluator->ops->head(m->evaluator, normed, m->logits, NULL) == TERN_OK;
+        tn_forward_out_norm(m->layer, &m->e->kern, m->out, m->out + tn_mtp_width(m), 1),
+            normed += tn_mtp_width(m);
+    return m->evaluator->ops->head(m->evaluator, normed, 1, m->logits, NULL) == TERN_OK;
 }
 
 /* The first guess: evaluates the waiting rows and that of the drawn token. They stay unchanged for
@@ -237,9 +192,9 @@ static bool first_guess(tn_mtp *m, int32_t token) {
         tn_forward_out_norm(m->e->model, &m->e->kern, m->states, m->out, 1);
         return assist(m, token);
     }
-    if (!m->knows || m->end - m->first >= m->text.state.kv.cap_tok - DEPTH) return false;
+    if (!m->knows || m->end - m->first >= m->text.state.kv.cap_tok - TN_MTP_DEPTH) return false;
     if (m->n_waiting >= TOGETHER) flush(m); /* the end of a prompt */
-    embed(m, token, m->embeddings + (size_t)m->n_waiting * width(m));
+    tn_mtp_embed(m, token, m->embeddings + (size_t)m->n_waiting * tn_mtp_width(m));
     evaluate(m, m->out);
     m->guessed = token;
     return compute_logits(m);
@@ -248,13 +203,17 @@ static bool first_guess(tn_mtp *m, int32_t token) {
 /* A guess after a guess. */
 static bool further(tn_mtp *m, int32_t row, int32_t token) {
     if (m->assists) return assist(m, token);
-    float *e = m->embeddings + TN_TREE_MAX * width(m); /* nothing waits there */
-    embed(m, token, e);
+    float *e = m->embeddings + TN_TREE_MAX * tn_mtp_width(m); /* nothing waits there */
+    tn_mtp_embed(m, token, e);
     tn_next_rows(&m->text, row, 1, e, m->out, m->out);
     return compute_logits(m);
 }
 
 const float *tn_mtp_logits(tn_mtp *m, int32_t token, int32_t depth) {
+    if (m->blocks) {
+        if (!depth && !tn_mtp_block_logits(m, token, tn_dflash_rows(&m->layer->h))) return NULL;
+        return m->logits + (size_t)depth * m->n_logits;
+    }
     return (depth ? further(m, next_row(m) + depth, token) : first_guess(m, token)) ? m->logits : NULL;
 }
 
@@ -265,26 +224,6 @@ static float cost_of(const tn_mtp *m, tn_proposals *p) {
 }
 
 void tn_mtp_give_cost(tn_mtp *m, float steps) { m->given_cost = steps; }
-
-static bool is_timed(const tn_mtp *m, tn_proposals *p) { return m->given_cost > 0 || tn_prop_step_ns(p) > 0; }
-
-/* Learns from the previous step. The cheaper tokens have lately been without guesses, the less a right guess
- * is worth. And a right guess may bring further tokens: where the text then repeats, retrieval knows what
- * follows. */
-static void learn(tn_mtp *m, const tn_proposals *p, const int32_t *text, int32_t n) {
-    int32_t n_right = 0;
-    if (p->last_tokens > 0) {
-        m->sum_price = PRICE_KEPT * m->sum_price + p->last_cost / p->last_tokens;
-        m->sum_steps = PRICE_KEPT * m->sum_steps + 1;
-    }
-    while (n_right < m->n_path && m->text_end + n_right < n &&
-           text[m->text_end + n_right] == m->path[n_right])
-        n_right++;
-    if (m->n_path && n_right == m->n_path && p->last_tokens > (float)n_right)
-        m->tail += TAIL_SHARE * (p->last_tokens - 1 - (float)n_right - m->tail);
-    m->n_path = 0;
-    m->text_end = n;
-}
 
 /* Probability that a guess after this node brings a token that others do not propose there: its own
  * probability where they are wrong, zero where they are surer than a guess is. */
@@ -301,10 +240,10 @@ static float fresh(const tn_mtp *m, const tn_proposals *p, int32_t node) {
  * their times are ignored: answers are short, and one that was held up would be the last. There is no guess
  * before a forward was timed. */
 static bool pays(const tn_mtp *m, tn_proposals *p, int32_t node) {
-    if (!is_timed(m, p)) return p->cost_given;
+    if (!tn_mtp_is_timed(m, p)) return p->cost_given;
     float price = m->sum_price / m->sum_steps, tokens = p->node[node].p * fresh(m, p, node) * (1 + m->tail);
     float gain = tn_prop_gain(p, tokens, price < 1 ? price : 1, p->node[node].depth + 1);
-    return gain > (m->given_cost > 0 || m->n_guesses >= COLD ? MARGIN * cost_of(m, p) : 0);
+    return gain > (m->given_cost > 0 || m->n_guesses >= TN_MTP_COLD ? TN_MTP_MARGIN * cost_of(m, p) : 0);
 }
 
 /* Where guesses cost more than they save, they are tried again at growing intervals. */
@@ -312,13 +251,10 @@ static bool worth(tn_mtp *m, tn_proposals *p) {
     if (fresh(m, p, 0) <= 0) return false;
     if (pays(m, p, 0)) {
         m->n_skipped = 0;
-        m->try_after = TRY_FIRST;
+        m->try_after = TN_MTP_TRY_FIRST;
         return true;
     }
-    if (!is_timed(m, p) || ++m->n_skipped < m->try_after) return false;
-    m->n_skipped = 0;
-    m->try_after = m->try_after < TRY_LAST ? 2 * m->try_after : TRY_LAST;
-    return true;
+    return tn_mtp_try(m, p);
 }
 
 /* Guesses the token after the node. Returns its node, or -1 if there is none or nothing may follow it. */
@@ -333,11 +269,11 @@ static int32_t guess(tn_mtp *m, tn_proposals *p, int32_t node, int32_t depth) {
     if (m->ids) token = m->ids[token];
     int class_ = tn_draft_outside_class(m->drafter, confidence);
     node = tn_prop_add(p, node, token, class_);
-    float ns = (float)(tn_now_ns() - t0), risen = m->step_ns * STEP_RISE;
+    float ns = (float)(tn_now_ns() - t0), risen = m->step_ns * TN_MTP_STEP_RISE;
     m->step_ns = m->step_ns > 0 && risen < ns ? risen : ns;
     p->spent += cost_of(m, p);
     if (node < 0) return -1;
-    m->likely[depth > 0] += LIKELY_SHARE * (tn_prop_rate(p, class_) - m->likely[depth > 0]);
+    m->likely[depth > 0] += TN_MTP_LIKELY_SHARE * (tn_prop_rate(p, class_) - m->likely[depth > 0]);
     m->path[m->n_path++] = token;
     if (p->node[node].child >= 0) { /* others proposed it and its continuation: no merit of the guess */
         m->n_path = 0;
@@ -350,9 +286,13 @@ static int32_t guess(tn_mtp *m, tn_proposals *p, int32_t node, int32_t depth) {
 void tn_mtp_propose(void *user, tn_proposals *p, const int32_t *text, int32_t n) {
     tn_mtp *m = user;
     if (!m) return;
-    learn(m, p, text, n);
+    if (m->blocks) {
+        tn_mtp_block_propose(m, p, text, n);
+        return;
+    }
+    tn_mtp_learn(m, p, text, n);
     if (n - 1 != m->end || !worth(m, p)) return;
     int32_t node = guess(m, p, 0, 0);
-    for (int32_t i = 1; i < DEPTH && node >= 0 && fresh(m, p, node) > 0 && pays(m, p, node); i++)
+    for (int32_t i = 1; i < TN_MTP_DEPTH && node >= 0 && fresh(m, p, node) > 0 && pays(m, p, node); i++)
         node = guess(m, p, node, i);
 }

@@ -24,7 +24,8 @@ static char gguf[FIXTURE_PATH], hybrid[FIXTURE_PATH], small[FIXTURE_PATH], packa
 /* A head lies beside it, which knows it; of the package it is named. */
 #define HEADS TN_SOURCE_DIR "/tests/oracle/fixtures/heads/"
 static const char chain[] = HEADS "chain.gguf", chain_head[] = HEADS "chain-eagle3.gguf";
-/* Of this one an assistant is named. */
+/* Of these a drafter of blocks is named, and an assistant. */
+static const char blocks[] = HEADS "chain.gguf", chain_dflash[] = HEADS "chain-dflash.gguf";
 static const char gemma[] = HEADS "chain-gemma4.gguf", assistant[] = HEADS "chain-gemma4-it-assistant.gguf";
 
 static int setup(void **state) {
@@ -148,7 +149,10 @@ static void cases(const char *path, int n_threads, const char *policy, const cha
     o.n_threads = n_threads;
     o.policy = policy;
     o.chunk = 32;
-    o.draft_head = path == packed_chain ? chain_head : path == gemma ? assistant : NULL;
+    o.draft_head = path == packed_chain ? chain_head
+                   : path == blocks     ? chain_dflash
+                   : path == gemma      ? assistant
+                                        : NULL;
     tern_engine *e;
     tern_error err;
     must(tern_engine_open(path, &o, &e, &err), &err);
@@ -156,7 +160,7 @@ static void cases(const char *path, int n_threads, const char *policy, const cha
                  *drafted = fixture_session(e, N_CTX, session_draft);
     const float rows = 8, cheap = 1.05f;
     const bool packed = path == packed_hybrid || path == packed_experts, is_hybrid = path == hybrid || packed;
-    const bool is_chain = path == chain || path == packed_chain || path == gemma;
+    const bool is_chain = path == chain || path == packed_chain || path == blocks || path == gemma;
     char model[FIXTURE_PATH + 16];
     snprintf(model, sizeof model, "sam,model:%s", seed & 1 ? small : gguf);
     const char *const drafts[] = {NULL,         "none", "lookup", "sam",        "sam,calibrated",
@@ -212,6 +216,7 @@ static void float_model(void **state) {
     cases(hybrid, 2, NULL, "all", scaled(60), seed_of(6));
     cases(chain, 2, NULL, "all", scaled(200), seed_of(9));
     cases(gemma, 2, NULL, "all", scaled(100), seed_of(11));
+    cases(blocks, 2, NULL, "all", scaled(100), seed_of(12));
 }
 
 static void a_package(void **state) {

@@ -37,6 +37,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (tn_arch_hparams_gguf(&tn_arch_assistant, g, &h, &err) == TERN_OK &&
         (h.n_layers < 1 || h.n_kv_shared != h.n_layers))
         abort();
+    if (tn_arch_hparams_gguf(&tn_arch_dflash, g, &h, &err) == TERN_OK &&
+        (h.n_layers < 1 || h.head.block < 2 || h.head.n_from < 1 || h.head.n_from > TN_MAX_TAPS ||
+         h.head.mask < 0 || h.head.mask >= h.n_vocab))
+        abort();
     tn_tokenizer *tok;
     if (tn_gguf_tokenizer(&ctx, g, &tok, &err) == TERN_OK) tn_tokenizer_close(&tok);
     tn_gguf_close(&g);

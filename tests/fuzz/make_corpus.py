@@ -67,6 +67,7 @@ def ggufs():
     yield "longrope", model("phi3", {"phi3.rope.scaling.original_context_length": ("u32", 32)}, {"rope_factors_long.weight": ((2,), 0), "rope_factors_short.weight": ((2,), 0)})
     yield "eagle3", model("eagle3", {"eagle3.target_layers": ("i32", [1, 2, 3]), "eagle3.target_hidden_size": ("u32", 8), "eagle3.vocab_size": ("u32", 4), "eagle3.norm_before_fc": ("bool", True)}, {})
     yield "assistant", model("gemma4-assistant", {"gemma4-assistant.embedding_length_out": ("u32", 8), "gemma4-assistant.attention.sliding_window": ("u32", 4), "gemma4-assistant.attention.key_length_swa": ("u32", 4)}, {"rope_freqs.weight": ((2,), 0)})
+    yield "dflash", model("dflash", {"dflash.target_layers": ("i32", [1, 2, 3]), "dflash.block_size": ("u32", 4), "dflash.vocab_size": ("u32", 4), "tokenizer.ggml.mask_token_id": ("u32", 3)}, {})
     yield "bpe", gguf({"tokenizer.ggml.model": ("str", "gpt2"), "tokenizer.ggml.pre": ("str", "qwen2"), "tokenizer.ggml.tokens": ("str", ["a", "b", "ab", "<|end|>"]),
                        "tokenizer.ggml.token_type": ("i32", [1, 1, 1, 3]), "tokenizer.ggml.merges": ("str", ["a b"]), "tokenizer.ggml.eos_token_id": ("u32", 3)}, {})
     yield "rwkv", gguf({"tokenizer.ggml.model": ("str", "rwkv"), "tokenizer.ggml.tokens": ("str", ["<s>"] + [f"\\x{i:02x}" for i in range(256)] + ["\\n\\n", "ab"]),
@@ -464,7 +465,7 @@ def main():
         for name, data in files:
             (HERE / "corpus" / folder / name).write_bytes(data)
     (HERE / "corpus" / "config").mkdir(parents=True, exist_ok=True)
-    for name in ("falcon-h1-norm", "gemma2", "gemma3n", "gemma4", "gemma4-dense", "gemma4-moe", "llama-linear-rope", "llama3-rope", "llama3-rope-v5", "mistral-window", "phi2", "phi3-long", "phonelm", "qwen2", "qwen3", "heads/eagle3", "heads/eagle3-wide", "heads/eagle3-bare", "heads/assistant", "heads/assistant-wide"):
+    for name in ("falcon-h1-norm", "gemma2", "gemma3n", "gemma4", "gemma4-dense", "gemma4-moe", "llama-linear-rope", "llama3-rope", "llama3-rope-v5", "mistral-window", "phi2", "phi3-long", "phonelm", "qwen2", "qwen3", "heads/eagle3", "heads/eagle3-wide", "heads/eagle3-bare", "heads/assistant", "heads/assistant-wide", "heads/dflash", "heads/dflash-windows"):
         config = json.loads((FIXTURES / name / "config.json").read_text())
         (HERE / "corpus" / "config" / f"{name.split('/')[-1]}.json").write_text(json.dumps(config, separators=(",", ":")) + "\n")
     (HERE / "corpus" / "config" / "nulls.json").write_text('{"hidden_size":null,"num_hidden_layers":1e99,"rope_scaling":[]}\n')

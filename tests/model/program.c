@@ -585,14 +585,14 @@ static void layers_may_differ(void **state) {
     tn_program_free(&p);
 }
 
-/* What a head reads is kept as three layers get it; the rest of the program is as it was. */
+/* What a head reads is kept as these layers get it; the rest of the program is as it was. */
 static void tapped(const each *e) {
     tn_program p;
     tern_error err = {0};
     const int32_t layers[] = {1, 3, 1};
     if (e->h.n_streams || e->h.n_layers < 4) return;
     if (tn_program_make(&ctx, &e->h, &p, &err) != TERN_OK ||
-        tn_program_tap(&p, &e->h, layers, &err) != TERN_OK)
+        tn_program_tap(&p, &e->h, layers, 3, &err) != TERN_OK)
         fail_msg("%s", err.message);
     assert_int_equal(p.n_ops, e->p.n_ops + 3);
     assert_int_equal(p.width[TN_BUF_TAPS], 3 * e->h.n_embd);

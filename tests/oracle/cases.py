@@ -16,6 +16,7 @@ import numpy as np
 
 import assistants
 import chunked
+import dflash
 import families
 import heads
 import kda
@@ -889,6 +890,7 @@ def make_all(out):
     for name, case in CASES.items():
         make_case(name, case, out)
     heads.make_all(out, uniform, rounded)
+    dflash.make_all(out, uniform, rounded)
     gemma4 = CASES["gemma4"]
     model = checkpoint("gemma4", gemma4["cfg"], gemma4["dtype"], gemma4["vectors"], gemma4["dtype"])
     assistants.make_all(out, uniform, rounded, {"gemma4": (gemma4["cfg"], model), "checkpoint": checkpoint})

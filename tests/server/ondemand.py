@@ -302,7 +302,10 @@ def heads():
         shutil.copytree(MODEL, os.path.join(d, "third"))
         with open(os.path.join(d, "third", "config.json"), "w") as f:
             json.dump({"architectures": ["Gemma4AssistantForCausalLM"], "model_type": "gemma4_assistant"}, f)
-        for name in ("gemma-4-E2B-it-assistant-Q8_0.gguf", "mtp-gemma-4-E2B-it.gguf", "one-eagle3.gguf"):
+        shutil.copytree(MODEL, os.path.join(d, "fourth"))
+        with open(os.path.join(d, "fourth", "config.json"), "w") as f:
+            json.dump({"architectures": ["DFlashDraftModel"], "model_type": "qwen3", "dflash_config": {}}, f)
+        for name in ("gemma-4-E2B-it-assistant-Q8_0.gguf", "mtp-gemma-4-E2B-it.gguf", "one-eagle3.gguf", "one-DFlash-b16.gguf"):
             shutil.copy(os.path.join(DIR.name, "one.gguf"), os.path.join(d, name))
         s = Server("--models", d, model=None)
         same([m["id"] for m in s.json("/v1/models")[1]["data"]], ["tiny"], "the models")
