@@ -8,7 +8,8 @@
 #include <string.h>
 #if defined(__linux__)
 #include <sys/mman.h>
-#elif defined(_WIN32)
+#endif
+#if defined(_WIN32) || defined(__GLIBC__)
 #include <malloc.h>
 #endif
 
@@ -138,6 +139,12 @@ char *tn_strndup(tn_ctx *ctx, tn_mem_cat cat, const char *s, size_t n) {
 }
 
 char *tn_strdup(tn_ctx *ctx, tn_mem_cat cat, const char *s) { return tn_strndup(ctx, cat, s, strlen(s)); }
+
+void tn_mem_trim(void) {
+#ifdef __GLIBC__
+    (void)malloc_trim(0);
+#endif
+}
 
 void tn_log(tn_ctx *ctx, tern_log_level level, const char *fmt, ...) {
     if (!ctx->hooks.log) return;

@@ -5,7 +5,6 @@
 #include "params/options.h"
 #include "quant/content.h"
 
-#include <malloc.h>
 #include <stddef.h>
 #include <string.h>
 #include <xxhash.h>
@@ -359,7 +358,7 @@ void tn_encoder_rest(tn_encoder *x) {
     if (!x->tower) return;
     tn_tower_close(&x->tower);
     atomic_store(&x->held_bytes, 0);
-    (void)malloc_trim(0); /* what was released goes to the system */
+    tn_mem_trim();
 }
 
 tern_status tn_encoder_need(tn_encoder *x, tn_tower **out, tern_error *err) {

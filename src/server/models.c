@@ -9,7 +9,6 @@
 #include "server/refusals.h"
 
 #include <assert.h>
-#include <malloc.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -188,7 +187,7 @@ static void unload(tn_served *k, const char *why) {
     tn_queue_close(&k->q); /* conversations go to disk */
     tn_live_detach(k->live);
     tern_engine_close(&k->e);
-    (void)malloc_trim(0);
+    tn_mem_trim();
     if (why) tell(m, "%s left memory: %s", k->name, why);
     pthread_mutex_lock(&m->mu);
     m->held_bytes -= k->held_bytes;

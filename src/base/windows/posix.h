@@ -241,8 +241,6 @@ int tn_win_pipe2(int ends[2], int flags);
 #define poll tn_win_poll
 #define pipe2 tn_win_pipe2
 
-static inline int malloc_trim(size_t pad) { return (void)pad, 0; } /* the heap gives back what it will */
-
 /* ---- text */
 
 /* Ends of lines are one character, whoever wrote them. */
