@@ -62,7 +62,8 @@ async function tab(options = {}) {
   return page;
 }
 const idOf = (page) => page.evaluate(() => location.hash.slice(1));
-const show = async (page, id) => { await page.goto(server.url + "/#" + id); await page.reload(); };
+// What another client says before a page hears of events is not shown until it is loaded again, so that is waited for.
+const show = async (page, id) => { await page.goto(server.url + "/#" + id); await page.reload(); await page.waitForSelector("#model strong"); await page.waitForTimeout(1000); };
 const complete = (page) => page.waitForFunction(() => document.querySelector("article.assistant") && !document.querySelector("#send").hidden && !document.querySelector(".caret"), null, { timeout: PATIENCE });
 const shot = (page, name) => page.screenshot({ path: `${shots}/${name}.png` });
 const until = async (what, f, seen = () => "") => { for (let i = 0; i < 2500; i++) { const v = await f(); if (v) return v; await new Promise((d) => setTimeout(d, 100)); } throw new Error(`never: ${what}\n${await seen()}`); };
