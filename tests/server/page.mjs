@@ -62,8 +62,7 @@ async function tab(options = {}) {
   return page;
 }
 const idOf = (page) => page.evaluate(() => location.hash.slice(1));
-// What another client says before a page hears of events is not shown until it is loaded again, so that is waited for.
-const show = async (page, id) => { await page.goto(server.url + "/#" + id); await page.reload(); await page.waitForSelector("#model strong"); await page.waitForTimeout(1000); };
+const show = async (page, id) => { await page.goto(server.url + "/#" + id); await page.reload(); };
 const complete = (page) => page.waitForFunction(() => document.querySelector("article.assistant") && !document.querySelector("#send").hidden && !document.querySelector(".caret"), null, { timeout: PATIENCE });
 const shot = (page, name) => page.screenshot({ path: `${shots}/${name}.png` });
 const until = async (what, f, seen = () => "") => { for (let i = 0; i < 2500; i++) { const v = await f(); if (v) return v; await new Promise((d) => setTimeout(d, 100)); } throw new Error(`never: ${what}\n${await seen()}`); };
@@ -251,6 +250,21 @@ await check("loaded again in the middle of an answer, it goes on; another tab se
   assert.ok((await seen(other)).endsWith(tail));
   console.log(`   ${end.stats.tokens} tokens, ${running} answer was running when the page was loaded again`);
   await other.close();
+});
+
+await check("what another client says while the page is loaded is shown", async () => {
+  const id = (await server.call("POST", "/page/talks", {})).json.id, p = await tab();
+  let asks, said;
+  const asked = new Promise((done) => { asks = done; }), held = new Promise((done) => { said = done; });
+  await p.route("**/page/state", async (r) => { asks(); await held; await r.continue(); });
+  await p.goto(server.url + "/#" + id);
+  await asked; // so the conversation has been read, and nothing of what changes
+  await server.call("POST", `/page/talks/${id}/say`, { parent: 0, content: "Tell me a story about a cat.", settings: { max_tokens: 8 } });
+  await until("its answer", async () => (await server.talk(id)).nodes[1]?.state === "done");
+  said();
+  await p.waitForSelector("article.assistant");
+  await complete(p);
+  await p.context().close();
 });
 
 await check("stop keeps what there is", async () => {

@@ -119,7 +119,7 @@ async function look() {
   if (before !== page.changes || !was || running !== page.running) {
     page.running = running;
     await loadList();
-    if (page.open && was) await page.open.refresh();
+    if (page.open) await page.open.refresh();
     updateHead();
   }
   const mine = (page.state.running || []).find((r) => page.open && r.talk === page.open.id);
