@@ -15,8 +15,9 @@ typedef struct tn_bytes { /* zero-terminated once something was added; p is free
 bool tn_bytes_add(tn_bytes *b, const char *p, size_t n);
 bool tn_bytes_put(tn_bytes *b, const char *text);
 __attribute__((format(printf, 2, 3))) bool tn_bytes_addf(tn_bytes *b, const char *format, ...);
-/* Adds what base64 stands for, with or without its padding, in either alphabet, in lines or not. Where that fails *bad is the
- * byte that is none, or the last one of a text that ends in the middle, or n: there is no memory. */
+/* Adds what base64 stands for, with or without its padding, in either alphabet, in lines or not. Where that
+ * fails *bad is the byte that is none, or the last one of a text that ends in the middle, or n: there is no
+ * memory. */
 bool tn_bytes_from_base64(tn_bytes *b, const char *p, size_t n, size_t *bad);
 
 #endif

@@ -62,9 +62,10 @@ typedef struct tn_fit {
     uint64_t encoder_bytes; /* for the encoder of pictures while it works; UINT64_MAX: no limit */
 } tn_fit;
 /* Fits the options into max_memory_bytes: first weights stay packed, then keys and values take fewer bits,
- * then the context becomes shorter, each only if no option forbids it. Experts of packages are read on demand before
- * anything else is reduced. An encoder of pictures that was named, or that is to stay, is counted like weights; another one
- * gets what is left, if that is enough. Fails with TERN_E_LIMIT and the numbers where that is not enough. */
+ * then the context becomes shorter, each only if no option forbids it. Experts of packages are read on demand
+ * before anything else is reduced. An encoder of pictures that was named, or that is to stay, is counted like
+ * weights; another one gets what is left, if that is enough. Fails with TERN_E_LIMIT and the numbers where
+ * that is not enough. */
 tern_status tn_fit_memory(const char *path, tern_options *o, tn_fit *out, tern_error *err);
 /* Resolves the options for a package: the engine's lanes, policy and attention, and how the model is
  * opened. */

@@ -153,8 +153,8 @@ static void measured_lengths(const char *path, const tern_options *o, uint64_t f
     *from = ours && *chunk == t.chunk && t.attn_threshold ? t.attn_threshold : TN_ATTN_FROM;
 }
 
-/* The encoder of pictures, which works beside all the others: *n_bytes. Without a limit it counts where it stays
- * whatever comes. */
+/* The encoder of pictures, which works beside all the others: *n_bytes. Without a limit it counts where it
+ * stays whatever comes. */
 static tern_status with_encoder(tn_ctx *ctx, const char *path, const tern_options *o, const tn_hparams *h,
                                 int n_threads, uint64_t *n_bytes, tern_error *err) {
     const bool stays = o->keep_encoder && !strcmp(o->keep_encoder, "on");

@@ -12,8 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The file beside the model that its name says to draft for it, to be freed with free; NULL: none, or one of several. An
- * assistant's is only looked for beside a model that there are any for. */
+/* The file beside the model that its name says to draft for it, to be freed with free; NULL: none, or one of
+ * several. An assistant's is only looked for beside a model that there are any for. */
 static char *beside(tn_ctx *ctx, const char *of, const tn_hparams *model) {
     static const char *const words[] = {"eagle3", "dflash", "assistant", "mtp-"};
     const int n_words = strncmp(model->arch, "gemma4", 6) ? 2 : 4;

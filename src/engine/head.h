@@ -1,5 +1,6 @@
-/* engine/head.h - the head that was trained to draft for an engine's model (EAGLE-3, DFlash, Gemma 4's assistant), a file of its own: found beside the
- * model, or named; checked against it before a weight is read; shared by the engine's sessions (session/mtp.h). */
+/* engine/head.h - the head that was trained to draft for an engine's model (EAGLE-3, DFlash, Gemma 4's
+ * assistant), a file of its own: found beside the model, or named; checked against it before a weight is
+ * read; shared by the engine's sessions (session/mtp.h). */
 #ifndef TN_ENGINE_HEAD_H
 #define TN_ENGINE_HEAD_H
 

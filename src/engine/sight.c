@@ -28,8 +28,8 @@ struct tn_sight {
     uint64_t seen_uses; /* when tn_sight_idle was asked */
     int64_t idle_ns;    /* when it was asked first after that */
     pthread_mutex_t mu; /* of what follows */
-    /* Whether the encoder's fingerprint is known, and so all keys are whole; until then views that were looked at are told
-     * apart by their pixels alone. */
+    /* Whether the encoder's fingerprint is known, and so all keys are whole; until then views that were
+     * looked at are told apart by their pixels alone. */
     bool settled;
     uint64_t fingerprint;
     tn_seen *buckets[BUCKETS];
@@ -482,7 +482,8 @@ static tern_status encode(tn_look *l, const atomic_bool *cancel, tern_error *err
     return TERN_OK;
 }
 
-/* What was looked at before the encoder's fingerprint was known may be known all the same. With the lock `encoding`. */
+/* What was looked at before the encoder's fingerprint was known may be known all the same. With the lock
+ * `encoding`. */
 static tern_status find_late(tn_look *l, tern_error *err) {
     if (!l->unsettled) return TERN_OK;
     TN_TRY(need_settled(l->e->sight, err));

@@ -4,11 +4,11 @@
  *   seen    what is known of a view: ids beyond the vocabulary, and its rows           tn_seen
  *   sight   the engine's list of those, by content                                      tn_sight_open, tn_sight_close
  *
- * A view's rows belong to its content: SHA-256 of its pixels and of the encoder. Equal views have equal ids as long as
- * the engine knows them, so that comparing ids, as the reuse of prompts does, compares pictures. Rows stay in memory
- * while anybody holds the view, and after that as long as there is room; on disk they outlive the process
- * (sight_kept.h). The encoder's metadata is read when the model is opened, its weights by the first picture that is not
- * known.
+ * A view's rows belong to its content: SHA-256 of its pixels and of the encoder. Equal views have equal ids as
+ * long as the engine knows them, so that comparing ids, as the reuse of prompts does, compares pictures. Rows
+ * stay in memory while anybody holds the view, and after that as long as there is room; on disk they outlive
+ * the process (sight_kept.h). The encoder's metadata is read when the model is opened, its weights by the first
+ * picture that is not known.
  *
  * Any thread may call; what is computed goes through the engine's pool. */
 #ifndef TN_ENGINE_SIGHT_H
@@ -39,17 +39,18 @@ typedef struct tn_seen {
 tern_status tn_sight_open(tern_engine *e, const char *path, const tern_options *o, tern_error *err);
 void tn_sight_close(tern_engine *e);
 
-/* Whether there is an encoder that can be used: named, in the package, or beside the model. why tells where none is, or may
- * be NULL. */
+/* Whether there is an encoder that can be used: named, in the package, or beside the model. why tells where
+ * none is, or may be NULL. */
 bool tn_sight_can(tern_engine *e, tern_error *why);
 /* What it wants of pictures. Nothing is read. */
 tern_status tn_sight_shape(tern_engine *e, const tn_tower_shape **out, tern_error *err);
 void tn_sight_form(tern_engine *e, tn_encoder_form *out);
-/* The encoder's weights leave memory until they are needed again. Unless option keep-encoder is on or auto they do so by
- * themselves after the pictures of a question. */
+/* The encoder's weights leave memory until they are needed again. Unless option keep-encoder is on or auto
+ * they do so by themselves after the pictures of a question. */
 void tn_sight_rest(tern_engine *e);
-/* A server's way with auto: asked now and then, the weights leave after a minute in which no view was encoded. now_ns: of
- * the caller's clock. Returns in how many nanoseconds to ask again; -1: when something was encoded. */
+/* A server's way with auto: asked now and then, the weights leave after a minute in which no view was
+ * encoded. now_ns: of the caller's clock. Returns in how many nanoseconds to ask again; -1: when something
+ * was encoded. */
 int64_t tn_sight_idle(tern_engine *e, int64_t now_ns);
 
 /* The view of that key, held by the caller; n rows, in memory or not. A new one gets ids. */

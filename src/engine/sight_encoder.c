@@ -117,7 +117,8 @@ static void set_scheme(tn_encoder *x, const tern_options *o) {
     x->chosen = x->why;
 }
 
-/* Whether it fits beside the model into what max-memory allows. A form that is not known yet is judged, in floats too. */
+/* Whether it fits beside the model into what max-memory allows. A form that is not known yet is judged, in
+ * floats too. */
 static tern_status check_room(tn_encoder *x, const tn_tower *t, const tern_options *o, tern_error *err) {
     const tern_engine *e = x->e;
     const double mib = 1048576;

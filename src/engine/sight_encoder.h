@@ -1,13 +1,15 @@
-/* engine/sight_encoder.h - the encoder of pictures of an engine: where it lies, what it wants of pictures, which one it is, and
- * its weights.
+/* engine/sight_encoder.h - the encoder of pictures of an engine: where it lies, what it wants of pictures,
+ * which one it is, and its weights.
  *
- *   opening   where it lies, and its metadata: keys, and names, types and sizes of tensors. No weight is read.
- *   recall    which one it is (its fingerprint) and how it computes, by what was kept of the same bytes. Nothing of them is read.
+ *   opening   where it lies, and its metadata: keys, and names, types and sizes of tensors; no weight is read
+ *   recall    which one it is (its fingerprint) and how it computes, by what was kept of the same bytes, which
+ *             are not read
  *   need      its weights, in memory, and with them all of the former
  *   rest      its weights leave memory
  *
- * An encoder that was named must be usable: anything else is an error of opening. One that was found beside the model, or that
- * is in the package, is told of in a warning where it is not, and the engine sees no pictures.
+ * An encoder that was named must be usable: anything else is an error of opening. One that was found beside
+ * the model, or that is in the package, is told of in a warning where it is not, and the engine sees no
+ * pictures.
  *
  * One thread at a time; what tn_encoder_blind and tn_encoder_shape tell never changes. */
 #ifndef TN_ENGINE_SIGHT_ENCODER_H
@@ -33,7 +35,8 @@ void tn_encoder_close(tn_encoder **x);
 /* Why there is none that may be used; NULL: there is one. */
 const tern_error *tn_encoder_blind(const tn_encoder *x);
 const tn_tower_shape *tn_encoder_shape(const tn_encoder *x);
-/* A picture's rows see each other: Gemma 3's, and those of Gemma 4 whose layers have no embeddings of their own. */
+/* A picture's rows see each other: Gemma 3's, and those of Gemma 4 whose layers have no embeddings of their
+ * own. */
 bool tn_encoder_sees_itself(const tern_engine *e, tn_tower_kind kind);
 
 /* Whether the fingerprint is known. */

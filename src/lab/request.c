@@ -145,12 +145,6 @@ double tn_sim_weight_bytes(const tn_sim_model *m) {
 
 /* ---- times ----------------------------------------------------------------------------------------- */
 
-/* values: of a row that go in and come out. */
-static double product_ns(const tn_soc *c, double weights, double values, double rows) {
-    return rows * values * c->handover_ns + c->launch_ns +
-           fmax(weights * c->byte_ns, weights * rows * c->mac_ns);
-}
-
 static double site_values(const tn_program *p, int32_t site) {
     const tn_site_ops *o = tn_program_linears(p, site);
     return (double)o->k + o->n_total;
@@ -258,8 +252,8 @@ static void fill_measured(const job *j, const tn_step *step, tn_task *t) {
 static double product_step(const job *j, const tn_step_work *w, tn_task *t) {
     const tn_sim_request *r = j->r;
     const tn_site_ops *o = tn_program_linears(&j->program, w->site);
-    double ns =
-        product_ns(j->c, site_weights(&j->program, w->site), site_values(&j->program, w->site), r->n_chunk);
+    double ns = tn_sim_product_ns(j->c, site_weights(&j->program, w->site), site_values(&j->program, w->site),
+                                  r->n_chunk);
     if (w->alone) ns *= (double)o->n[w->alone - 1] / o->n_total; /* its share of the site's launch, too */
     t->est_us[TN_LANE_CPU] = (float)(ns * j->c->cpu_slower / 1e3);
     t->can_steal = true;
@@ -356,7 +350,8 @@ static void take_turns(const job *j, tn_graph *g) {
                 tn_graph_depend(g, t, j->n_step_tasks + TN_N_LOAD_STEPS * u + TN_LD_READ);
 }
 
-/* Adds what the steps wait for: exchanges, views, and where computing begins, in every chunk, when the last unit is loaded, that. */
+/* Adds what the steps wait for: exchanges, views, and where computing begins, in every chunk, when the last
+ * unit is loaded, that. */
 static void wait_for_all(void *user, tn_graph *g) {
     const job *j = user;
     if (j->n_turns) take_turns(j, g);
@@ -419,8 +414,8 @@ static tern_status switching(const job *j, double prefill_us, int32_t n_chunks, 
     int32_t first, n = tn_program_layer_sites(&j->program, 0, &first);
     for (int32_t i = first; i < first + n; i++) {
         double w = site_weights(&j->program, i), values = site_values(&j->program, i);
-        chunk += product_ns(c, w, values, r->n_chunk);
-        sub += product_ns(c, w, values, (double)r->n_chunk / DECODE_SHARE) * DECODE_SHARE;
+        chunk += tn_sim_product_ns(c, w, values, r->n_chunk);
+        sub += tn_sim_product_ns(c, w, values, (double)r->n_chunk / DECODE_SHARE) * DECODE_SHARE;
     }
     tn_switch_costs costs = {.n_blocks = r->switch_blocks ? r->switch_blocks : 2, .n_chunks = n_chunks};
     TN_FAIL_IF(costs.n_blocks < 1 || costs.n_blocks > TN_SWITCH_MAX_BLOCKS ||

@@ -88,6 +88,10 @@ tern_status tn_soc_load(tn_soc *out, const char *path, tern_error *err);
  * sums, power, decoding, unpacking, one core's attention. */
 tn_soc tn_soc_with_gpu(const tn_soc *soc);
 
+/* How long the device takes for a product of INT8 matrices in one graph: of so many weights, by rows of each
+ * of which so many values go in and come out. */
+double tn_sim_product_ns(const tn_soc *c, double weights, double values, double rows);
+
 /* Both return a model, the first by name. They return NULL when it is unknown, and the second after the
  * last. */
 const tn_sim_model *tn_sim_model_find(const char *name);
@@ -150,8 +154,8 @@ typedef struct tn_sim_request {
     tn_switch_kind switching; /* then they are exchanged so */
     int32_t switch_blocks;    /* in so many blocks; 0 = 2, the paper's */
     tn_sim_encoder encoder;
-    int32_t n_views,
-        n_before; /* of the prompt's tokens so many stand before the rows of so many views; 0 views: it has none */
+    int32_t n_views;  /* 0: the prompt has none */
+    int32_t n_before; /* so many of its tokens stand before their rows */
 } tn_sim_request;
 
 typedef struct tn_sim_result {

@@ -1,7 +1,5 @@
 #include "lab/sim_views.h"
 
-#include <math.h>
-
 /* What a task of a view is, in the order of a layer. */
 typedef enum view_step { NORM, QKV, ATTENTION, OUT, NORM_FF, UP, ACT, DOWN, N_VIEW_STEPS } view_step;
 
@@ -11,8 +9,7 @@ double tn_sim_encoder_bytes(const tn_sim_encoder *e) {
 }
 
 static double product_ns(const tn_soc *c, double k, double n, double rows) {
-    return rows * (k + n) * c->handover_ns + c->launch_ns +
-           fmax(k * n * c->byte_ns, k * n * rows * c->mac_ns);
+    return tn_sim_product_ns(c, k * n, k + n, rows);
 }
 
 static double step_ns(const tn_soc *c, const tn_sim_encoder *e, view_step s) {

@@ -286,3 +286,8 @@ tern_status tn_soc_load(tn_soc *out, const char *path, tern_error *err) {
     TN_FAIL_IF(st != TERN_OK, err, st, "%s: %s", path, why.message);
     return TERN_OK;
 }
+
+double tn_sim_product_ns(const tn_soc *c, double weights, double values, double rows) {
+    return rows * values * c->handover_ns + c->launch_ns +
+           fmax(weights * c->byte_ns, weights * rows * c->mac_ns);
+}

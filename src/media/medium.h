@@ -53,8 +53,8 @@ tern_status tn_medium_make(tn_ctx *ctx, const tn_tower_shape *s, const tn_pictur
                            tn_medium *out, tern_error *err);
 void tn_medium_free(tn_medium *m); /* NULL-safe */
 
-/* What a family's template writes for a picture; of the marks of it, the tokens that begin and end them (each has them, but
- * for what numbers it) and the one that stands for a row. */
+/* What a family's template writes for a picture; of the marks of it, the tokens that begin and end them (each
+ * has them, but for what numbers it) and the one that stands for a row. */
 const char *tn_medium_mark(tn_tower_kind kind);
 const char *tn_medium_begin(tn_tower_kind kind);
 const char *tn_medium_end(tn_tower_kind kind);
@@ -65,7 +65,8 @@ const char *tn_medium_apart(tn_tower_kind kind);
 void tn_medium_marks(const tn_medium *m, int32_t number, tn_segments *out);
 int32_t tn_medium_rows(const tn_medium *m); /* of all views */
 
-/* SHA-256 of a view's size and pixels, and of those and the tower's fingerprint: what makes its rows. key may be pixels. */
+/* SHA-256 of a view's size and pixels, and of those and the tower's fingerprint: what makes its rows. key may
+ * be pixels. */
 void tn_view_pixels(const tn_medium *m, int32_t view, uint8_t pixels[TN_VIEW_KEY]);
 void tn_view_key(const uint8_t pixels[TN_VIEW_KEY], uint64_t tower, uint8_t key[TN_VIEW_KEY]);
 

@@ -102,7 +102,8 @@ static tern_status messages_for(const json_t *messages, const places *p, char **
     return st;
 }
 
-/* A text that occurs nowhere else in what is rendered, where the texts of a message stand one after another. */
+/* A text that occurs nowhere else in what is rendered, where the texts of a message stand one after
+ * another. */
 static tern_status make_text(const asked *a, const json_t *messages, places *p, tern_error *err) {
     static const places joined = {.by_template = false};
     const char *others[] = {a->o->tools, a->o->variables, a->source};

@@ -245,8 +245,8 @@ static tern_status finish_kinds(const char *file, const tn_hparams *h, tern_erro
     return finish_wkv(file, h, err);
 }
 
-/* All layers of an assistant read another model's keys and values, whether the file counts them or says 0. Its logits are
- * not capped, whatever it says: nobody who publishes or runs them caps them. */
+/* All layers of an assistant read another model's keys and values, whether the file counts them or says 0.
+ * Its logits are not capped, whatever it says: nobody who publishes or runs them caps them. */
 static tern_status finish_assistant(const tn_arch *a, const char *file, tn_hparams *h, tern_error *err) {
     if (!a->assistant) return TERN_OK;
     TN_FAIL_IF(h->n_kv_shared && h->n_kv_shared != h->n_layers, err, TERN_E_UNSUPPORTED,

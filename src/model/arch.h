@@ -97,6 +97,7 @@ typedef struct tn_arch {
 
 /* Of heads, which are no models (arch_head.c): none of the functions below gives it. */
 extern const tn_arch tn_arch_eagle3, tn_arch_assistant, tn_arch_dflash;
+static inline bool tn_arch_is_eagle(const tn_arch *a) { return a->head && !a->assistant && !a->dflash; }
 const tn_arch *tn_arch_of_head_hf(const json_t *config); /* NULL: it is of a model */
 const tn_arch *tn_arch_of_head_gguf(const char *name, size_t n);
 /* tn_arch_hparams_hf of a head of this form. */

@@ -1,5 +1,5 @@
-/* Gemma 4's assistants (assistant.h): a few layers of Gemma 4's without keys and values, and what a folder's configuration
- * says beside them. */
+/* Gemma 4's assistants (assistant.h): a few layers of Gemma 4's without keys and values, and what a folder's
+ * configuration says beside them. */
 #include "model/arch_config.h"
 #include "model/arch_impl.h"
 #include "model/arch_rows.h"
@@ -21,16 +21,14 @@ const tn_arch tn_arch_assistant = {.name = "gemma4-assistant",
                                    .hf_names = {HF_NORMS_AROUND, [TN_W_NEXT_PROJ] = "pre_projection.weight"},
                                    .gguf_names = {[TN_W_NEXT_PROJ] = "nextn.pre_projection.weight"}};
 
-/* Keys that are read here; those of centroids, by which other programs compute the logits of likely tokens alone: all are
- * computed here; and how many tokens another program drafts. */
+/* Keys that are read here; those of centroids, by which other programs compute the logits of likely tokens
+ * alone: all are computed here; and how many tokens another program drafts. */
 static const char *const own_keys[] = {
     "text_config",         "backbone_hidden_size",        "num_centroids", "use_ordered_embeddings",
     "tie_word_embeddings", "centroid_intermediate_top_k", "block_size"};
 
 static bool is_own(const char *key) {
-    for (size_t i = 0; i < sizeof own_keys / sizeof *own_keys; i++)
-        if (!strcmp(key, own_keys[i])) return true;
-    return false;
+    return tn_key_listed(key, own_keys, sizeof own_keys / sizeof *own_keys);
 }
 
 bool tn_arch_is_assistant_hf(const json_t *config) {

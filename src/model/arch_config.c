@@ -55,3 +55,16 @@ int32_t tn_config_first_whole(tn_config *c, const char *const *keys, bool requir
     }
     return tn_config_whole(c, keys[0], required, fallback);
 }
+
+int32_t tn_config_layers(const json_t *ids, int32_t shift, int32_t from[TN_MAX_TAPS]) {
+    const size_t n = json_array_size(ids);
+    if (n > TN_MAX_TAPS) return 0;
+    for (size_t i = 0; i < n; i++) {
+        const json_t *id = json_array_get(ids, i);
+        if (!json_is_integer(id) || json_integer_value(id) < 1 - shift ||
+            json_integer_value(id) >= TN_MAX_LAYERS)
+            return 0;
+        from[i] = (int32_t)json_integer_value(id) + shift;
+    }
+    return (int32_t)n;
+}

@@ -22,6 +22,10 @@ bool tn_config_is(const tn_config *c, const char *key);
 int32_t tn_config_same(tn_config *c, const char *key, bool required, int32_t fallback);
 int32_t tn_config_first_whole(tn_config *c, const char *const *keys, bool required, int32_t fallback);
 
+/* The layers that a head or drafter reads, a list: each 1 or more, once `shift` is added. Returns how many there
+ * are; 0: it is no such list, or longer than TN_MAX_TAPS. */
+int32_t tn_config_layers(const json_t *ids, int32_t shift, int32_t from[TN_MAX_TAPS]);
+
 /* What it says of rope (arch_hf_rope.c). */
 tern_status tn_arch_rope_hf(tn_config *c, const tn_arch *a, tn_hparams *h);
 

@@ -60,9 +60,8 @@ static tern_status check_form(const json_t *config, const char *file, tern_error
     const json_t *inner = json_object_get(config, "dflash_config"), *v;
     const char *key;
     json_object_foreach((json_t *)(uintptr_t)inner, key, v) {
-        bool known = json_is_null(v);
-        for (size_t i = 0; i < sizeof inner_keys / sizeof *inner_keys; i++)
-            known = known || !strcmp(key, inner_keys[i]);
+        const bool known =
+            json_is_null(v) || tn_key_listed(key, inner_keys, sizeof inner_keys / sizeof *inner_keys);
         TN_FAIL_IF(
             !known, err, TERN_E_UNSUPPORTED,
             "%s: '%.60s' of 'dflash_config' may change what the drafter computes, and is not supported", file,
@@ -91,17 +90,9 @@ static tern_status whole(const json_t *config, const char *file, const char *key
 
 /* What a layer leaves is what the next one is given. */
 static tern_status read_layers(const json_t *config, const char *file, tn_hparams *h, tern_error *err) {
-    const json_t *ids = said(config, "target_layer_ids");
-    const size_t n = json_array_size(ids);
-    bool ok = n > 0 && n <= TN_MAX_TAPS;
-    for (size_t i = 0; i < n && ok; i++) {
-        const json_t *id = json_array_get(ids, i);
-        ok = json_is_integer(id) && json_integer_value(id) >= 0 && json_integer_value(id) < TN_MAX_LAYERS;
-        if (ok) h->head.from[i] = (int32_t)json_integer_value(id) + 1;
-    }
-    TN_FAIL_IF(!ok, err, TERN_E_FORMAT, "%s: 'target_layer_ids' is missing, or no list of 1 to %d layers",
-               file, TN_MAX_TAPS);
-    h->head.n_from = (int32_t)n;
+    h->head.n_from = tn_config_layers(said(config, "target_layer_ids"), 1, h->head.from);
+    TN_FAIL_IF(!h->head.n_from, err, TERN_E_FORMAT,
+               "%s: 'target_layer_ids' is missing, or no list of 1 to %d layers", file, TN_MAX_TAPS);
     return TERN_OK;
 }
 

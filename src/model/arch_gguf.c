@@ -600,19 +600,25 @@ static tern_status check_keys(const keys *k, const tn_arch *a) {
 
 /* ---- heads ------------------------------------------------------------------------------------------ */
 
+/* The layers that a head reads, and the key that lists them. Returns how many there are; 0: it is missing, it
+ * is no list of layers, or it is longer than TN_MAX_TAPS. */
+static int32_t gguf_head_layers(const keys *k, char key[128], int32_t from[TN_MAX_TAPS]) {
+    const int64_t n = tn_gguf_arr_n(k->g, key_of(k, "target_layers", key));
+    if (n < 0 || n > TN_MAX_TAPS) return 0;
+    for (int32_t i = 0; i < n; i++) {
+        int64_t v;
+        if (!tn_gguf_arr_i64(k->g, key, i, &v) || v < 0 || v >= TN_MAX_LAYERS) return 0;
+        from[i] = (int32_t)v;
+    }
+    return (int32_t)n;
+}
+
 static tern_status gguf_dflash(keys *k, tn_hparams *h) {
     char buf[128];
     int64_t mask = -1;
-    const int64_t n = tn_gguf_arr_n(k->g, key_of(k, "target_layers", buf));
-    bool ok = n > 0 && n <= TN_MAX_TAPS;
-    for (int32_t i = 0; i < n && ok; i++) {
-        int64_t v;
-        ok = tn_gguf_arr_i64(k->g, buf, i, &v) && v >= 0 && v < TN_MAX_LAYERS;
-        if (ok) h->head.from[i] = (int32_t)v;
-    }
-    TN_FAIL_IF(!ok, k->err, TERN_E_FORMAT, "%s: '%s' is missing, or no list of 1 to %d layers",
+    h->head.n_from = gguf_head_layers(k, buf, h->head.from);
+    TN_FAIL_IF(!h->head.n_from, k->err, TERN_E_FORMAT, "%s: '%s' is missing, or no list of 1 to %d layers",
                tn_gguf_path(k->g), buf, TN_MAX_TAPS);
-    h->head.n_from = (int32_t)n;
     h->head.n_target = h->n_embd;
     h->head.block = int_key(k, "block_size", false, 16);
     h->n_vocab = int_key(k, "vocab_size", false, (int32_t)tn_gguf_arr_n(k->g, "tokenizer.ggml.tokens"));
@@ -639,15 +645,9 @@ static tern_status gguf_head(keys *k, const tn_arch *a, tn_hparams *h) {
     (void)tn_gguf_bool(k->g, key_of(k, "norm_before_fc", buf), &h->head.norm_in);
     h->n_vocab = h->head.n_vocab =
         int_key(k, "vocab_size", false, (int32_t)tn_gguf_arr_n(k->g, "tokenizer.ggml.tokens"));
-    bool ok = tn_gguf_arr_n(k->g, key_of(k, "target_layers", buf)) == 3;
-    for (int32_t i = 0; i < 3 && ok; i++) {
-        int64_t v;
-        ok = tn_gguf_arr_i64(k->g, buf, i, &v) && v >= 0 && v < TN_MAX_LAYERS;
-        if (ok) h->head.from[i] = (int32_t)v;
-    }
     TN_TRY(k->st);
-    TN_FAIL_IF(!ok, k->err, TERN_E_FORMAT, "%s: '%s' is missing, or no list of 3 layers", tn_gguf_path(k->g),
-               buf);
+    TN_FAIL_IF(gguf_head_layers(k, buf, h->head.from) != 3, k->err, TERN_E_FORMAT,
+               "%s: '%s' is missing, or no list of 3 layers", tn_gguf_path(k->g), buf);
     TN_FAIL_IF(h->n_layers != 1, k->err, TERN_E_UNSUPPORTED, "%s: a head of %d layers; 1 is supported",
                tn_gguf_path(k->g), h->n_layers);
     return TERN_OK;

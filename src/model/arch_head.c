@@ -34,9 +34,7 @@ static const char *const own_keys[] = {
     "embed_requires_grad"};
 
 static bool is_own(const char *key) {
-    for (size_t i = 0; i < sizeof own_keys / sizeof *own_keys; i++)
-        if (!strcmp(key, own_keys[i])) return true;
-    return false;
+    return tn_key_listed(key, own_keys, sizeof own_keys / sizeof *own_keys);
 }
 
 const tn_arch *tn_arch_of_head_gguf(const char *name, size_t n) {
@@ -82,16 +80,9 @@ static tern_status check_flags(const json_t *flags, const char *file, tern_error
 
 static tern_status read_layers(const json_t *ids, const char *file, tn_hparams *h, tern_error *err) {
     if (!ids || json_is_null(ids)) return TERN_OK;
-    const size_t n = json_array_size(ids);
-    bool ok = n == 3;
-    for (size_t i = 0; i < n && ok; i++) {
-        const json_t *id = json_array_get(ids, i);
-        ok = json_is_integer(id) && json_integer_value(id) > 0 && json_integer_value(id) < TN_MAX_LAYERS;
-        if (ok) h->head.from[i] = (int32_t)json_integer_value(id);
-    }
-    TN_FAIL_IF(!ok, err, TERN_E_UNSUPPORTED,
+    TN_FAIL_IF(tn_config_layers(ids, 0, h->head.from) != 3, err, TERN_E_UNSUPPORTED,
                "%s: 'eagle_aux_hidden_state_layer_ids' has %zu values; want 3 layers, the first above 0",
-               file, n);
+               file, json_array_size(ids));
     return TERN_OK;
 }
 

@@ -31,14 +31,15 @@ tern_status tn_arch_wkv_hf(const json_t *o, const char *file, tn_hparams *h, ter
 bool tn_arch_is_assistant_hf(const json_t *config);
 tern_status tn_arch_assistant_hf(const json_t *config, const char *file, tn_hparams *h, tern_error *err);
 
-/* DFlash (arch_dflash.c): any of its forms in a config.json; the one that is read; and what both forms of files must say. */
+/* DFlash (arch_dflash.c): any of its forms in a config.json; the one that is read; and what both forms of
+ * files must say. */
 bool tn_arch_is_dflash_hf(const json_t *config);
 tern_status tn_arch_dflash_hf(const json_t *config, const char *file, tn_hparams *h, tern_error *err);
 tern_status tn_arch_dflash_ok(const char *file, const tn_hparams *h, tern_error *err);
 
-/* Frequencies of the model's base, unscaled. */
 /* Pairs of each axis. Where they are not all of a head's, only pictures are refused. */
 void tn_rope_set_axes(const tn_arch *a, tn_hparams *h, const int64_t axes[TN_AXES]);
+/* Frequencies of the model's base, unscaled. */
 void tn_rope_plain(const tn_hparams *h, double out[TN_MAX_ROT / 2]);
 void tn_rope_set(tn_hparams *h, const double f[TN_MAX_ROT / 2]);
 /* The table of the layers with a window: of this base, unscaled. */

@@ -162,7 +162,7 @@ bool tn_arch_hf_name(const tn_arch *a, const tn_hparams *h, int layer, tn_role r
     }
     if (a->delta_apart && hf_delta_apart(role)) name = hf_delta_apart(role);
     if (role == TN_W_LATENT_Q && !h->latent.q_rank) name = hf_names[TN_W_Q];
-    if (a->head && !a->assistant && !a->dflash && !is_whole_name(role, name, "fc."))
+    if (tn_arch_is_eagle(a) && !is_whole_name(role, name, "fc."))
         snprintf(buf, cap, "%s%s", tn_arch_hf_layers(a), name);
     else if (is_whole_name(role, name, "model.") || tn_role_of_next(role)) snprintf(buf, cap, "%s", name);
     else snprintf(buf, cap, "%s%d.%s", tn_arch_hf_layers(a), layer, name);

@@ -24,7 +24,8 @@ int32_t tn_layer_kv(const tn_hparams *h, int32_t layer) {
     bool windowed = tn_layer_window(h, layer) > 0;
     for (from = own - 1; from >= 0; from--)
         if (tn_layer_attends(h, from) && (tn_layer_window(h, from) > 0) == windowed) break;
-    return from; /* tn_arch_finish has seen that there is one; -1 of an assistant, whose are another model's */
+    /* tn_arch_finish has seen that there is one; -1 of an assistant, whose are another model's */
+    return from;
 }
 
 const char *tn_layers_wrong(const tn_hparams *h) {

@@ -212,10 +212,10 @@ typedef struct tn_hparams {
     bool window_chunks, temp_no_rope, qk_norm_plain, experts_before;
     int32_t experts_every; /* experts are in the last of every so many layers; 0: in all */
     bool sub_norms;        /* norms in front of what brings a block's width back (BitNet) */
-    /* A head that drafts for another model (EAGLE-3, next.h) is one layer, whose attention reads a token's embedding beside
-     * what the head knows of the token before it: at first what three layers of that model were given, joined by a
-     * projection. One of DFlash (dflash.h) has several layers, drafts a block of tokens at once, and keeps keys and values of
-     * what any number of the model's layers were given. */
+    /* A head that drafts for another model (EAGLE-3, next.h) is one layer, whose attention reads a token's
+     * embedding beside what the head knows of the token before it: at first what three layers of that model
+     * were given, joined by a projection. One of DFlash (dflash.h) has several layers, drafts a block of
+     * tokens at once, and keeps keys and values of what any number of the model's layers were given. */
     struct {
         int32_t n_target;          /* width of that model's residual; 0: this is a model, and no head */
         int32_t n_from;            /* layers of it whose input is read; 0: it is an assistant */
@@ -235,8 +235,9 @@ typedef struct tn_hparams {
         int32_t decay, rate, value, gate;
     } low;
     bool shift_ffn;
-    /* The head is an assistant (Gemma 4, assistant.h): several layers, which have no keys and values and attend to the
-     * model's. It reads the token's embedding beside the state, both of the model, and leaves such a state. */
+    /* The head is an assistant (Gemma 4, assistant.h): several layers, which have no keys and values and
+     * attend to the model's. It reads the token's embedding beside the state, both of the model, and leaves
+     * such a state. */
     bool assistant;
 } tn_hparams;
 

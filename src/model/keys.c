@@ -46,7 +46,6 @@ static bool wkv_alone(const tn_arch *a) { return a->wkv && a->alone; }
 static bool chunked(const tn_arch *a) { return a->chunked; }
 static bool sub_norms(const tn_arch *a) { return a->sub_norms; }
 static bool reads_layers(const tn_arch *a) { return a->head && !a->assistant; }
-static bool eagle(const tn_arch *a) { return a->head && !a->assistant && !a->dflash; }
 static bool dflash(const tn_arch *a) { return a->dflash; }
 static bool assistant(const tn_arch *a) { return a->assistant; }
 static bool shared_counted(const tn_arch *a) { return a->shared_expert && a->shared_ungated; }
@@ -83,9 +82,9 @@ static const struct {
     {"mtp_num_hidden_layers", "nextn_predict_layers", NULL, 0},
     /* of heads: folders' own are read apart */
     {NULL, "target_layers", reads_layers, 0},
-    {NULL, "target_hidden_size", eagle, 0},
-    {NULL, "norm_before_residual", eagle, 0},
-    {NULL, "norm_before_fc", eagle, 0},
+    {NULL, "target_hidden_size", tn_arch_is_eagle, 0},
+    {NULL, "norm_before_residual", tn_arch_is_eagle, 0},
+    {NULL, "norm_before_fc", tn_arch_is_eagle, 0},
     {NULL, "embedding_length_out", assistant, 0},
     {NULL, "block_size", dflash, 0},
     {"num_nextn_predict_layers", NULL, NULL, 0}, /* as the one above; their tensors tell */
@@ -527,7 +526,7 @@ static bool ends_in(const char *s, const char *tail) {
     return n >= k && !strcmp(s + n - k, tail);
 }
 
-static bool listed(const char *key, const char *const *list, size_t n) {
+bool tn_key_listed(const char *key, const char *const *list, size_t n) {
     for (size_t i = 0; i < n; i++)
         if (!strcmp(key, list[i])) return true;
     return false;
@@ -550,14 +549,14 @@ bool tn_key_ok_gguf(const tn_arch *a, const char *key, const double *value) {
     double none;
     bool strict;
     if (is_read(a, key, false, &none, &strict) ||
-        listed(key, idle_gguf, sizeof idle_gguf / sizeof *idle_gguf))
+        tn_key_listed(key, idle_gguf, sizeof idle_gguf / sizeof *idle_gguf))
         return true;
     return value && (*value == none || (*value == 0 && !strict));
 }
 
 static bool is_idle(const char *key) {
     return key[0] == '_' || ends_in(key, "_token_id") || ends_in(key, "_token_ids") ||
-           ends_in(key, "_token_index") || listed(key, idle_hf, sizeof idle_hf / sizeof *idle_hf);
+           ends_in(key, "_token_index") || tn_key_listed(key, idle_hf, sizeof idle_hf / sizeof *idle_hf);
 }
 
 static bool says_nothing(const json_t *v) {

@@ -12,6 +12,8 @@ bool tn_key_ok_hf(const tn_arch *a, const char *key,
                   const json_t *value); /* "rope.x": x in an object of rope */
 /* Does the key say nothing of what anything computes, or is its value 0, false or empty? */
 bool tn_key_idle_hf(const char *key, const json_t *value);
+/* Is the key one of these n? */
+bool tn_key_listed(const char *key, const char *const *list, size_t n);
 bool tn_key_ok_gguf(const tn_arch *a, const char *key, const double *value); /* NULL: no single number */
 
 #endif

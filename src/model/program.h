@@ -241,8 +241,8 @@ typedef struct tn_program {
 
 tern_status tn_program_make(tn_ctx *ctx, const tn_hparams *h, tn_program *out, tern_error *err);
 void tn_program_free(tn_program *p);
-/* What these n layers are given goes to TAPS too, of which row r has n_embd values of each. Before anything is made of
- * the program, once. */
+/* What these n layers are given goes to TAPS too, of which row r has n_embd values of each. Before anything
+ * is made of the program, once. */
 tern_status tn_program_tap(tn_program *p, const tn_hparams *h, const int32_t *layers, int32_t n,
                            tern_error *err);
 

@@ -15,7 +15,8 @@ typedef struct tn_source tn_source;
 /* GGUF file or Hugging Face folder. Checks that every tensor of the architecture is there with the right
  * shape and dtype; errors name file, tensor and offset. */
 tern_status tn_source_open(tn_ctx *ctx, const char *path, tn_source **out, tern_error *err);
-/* The same of a head that drafts for a model (EAGLE-3, DFlash, Gemma 4's assistant); n_vocab is that model's. */
+/* The same of a head that drafts for a model (EAGLE-3, DFlash, Gemma 4's assistant); n_vocab is that
+ * model's. */
 tern_status tn_source_open_head(tn_ctx *ctx, const char *path, tn_source **out, tern_error *err);
 /* The tokens that a head's output layer knows, [head.n_vocab]. */
 tern_status tn_source_head_ids(const tn_source *s, int32_t *ids, tern_error *err);

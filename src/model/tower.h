@@ -133,13 +133,13 @@ tern_status tn_tower_open(tn_ctx *ctx, tn_pool *pool, const char *path, int32_t 
 /* The same over the caller's bytes, which are not needed afterwards. */
 tern_status tn_tower_open_memory(tn_ctx *ctx, tn_pool *pool, const void *data, uint64_t n_bytes,
                                  int32_t n_embd, tn_tower_scheme scheme, tn_tower **out, tern_error *err);
-/* The same over pages of a mapped file, which leave memory as they are read. Whoever mapped it asks afterwards whether it was
- * written to. */
+/* The same over pages of a mapped file, which leave memory as they are read. Whoever mapped it asks
+ * afterwards whether it was written to. */
 tern_status tn_tower_open_mapped(tn_ctx *ctx, tn_pool *pool, const void *data, uint64_t n_bytes,
                                  int32_t n_embd, tn_tower_scheme scheme, tn_tower **out, tern_error *err);
 void tn_tower_close(tn_tower **t);
-/* Checks the metadata of a file or a folder as opening does: keys, and names, types and sizes of tensors. *out has no
- * weights: it tells its shape and what it needs, and encodes nothing. */
+/* Checks the metadata of a file or a folder as opening does: keys, and names, types and sizes of tensors.
+ * *out has no weights: it tells its shape and what it needs, and encodes nothing. */
 tern_status tn_tower_peek(tn_ctx *ctx, const char *path, int32_t n_embd, tn_tower **out, tern_error *err);
 tern_status tn_tower_peek_memory(tn_ctx *ctx, const void *data, uint64_t n_bytes, int32_t n_embd,
                                  tn_tower **out, tern_error *err);
@@ -169,8 +169,9 @@ uint64_t tn_tower_bytes(const tn_tower *t); /* of its weights in memory */
 /* Pictures that are encoded from now on tell their progress as that stage, from .. to of it; NULL (default): none. */
 void tn_tower_tell(tn_tower *t, const char *stage, double from, double to);
 
-/* rows [tn_tower_rows][tn_tower_row_width] of a tile rgb [height][width][3], or of a smaller piece in whole blocks, which
- * has the places of the tile's upper left corner. cancel and pause may be NULL; both are asked before every layer. */
+/* rows [tn_tower_rows][tn_tower_row_width] of a tile rgb [height][width][3], or of a smaller piece in whole
+ * blocks, which has the places of the tile's upper left corner. cancel and pause may be NULL; both are asked
+ * before every layer. */
 tern_status tn_tower_encode(const tn_tower *t, const tn_kernels *kern, tn_pool *pool, const uint8_t *rgb,
                             tn_tower_size size, const atomic_bool *cancel, const tn_pause *pause, float *rows,
                             tern_error *err);

@@ -158,7 +158,8 @@ const tn_tower_file *tn_tower_folder_file(const tn_tower_folder *f);
 
 enum { TN_TOWER_ROWS = 32, TN_TOWER_ATTEND_ROWS = 64 }; /* of a part of an op */
 
-/* Finds the tensors of a tower whose shape is read, and reads them unless pool is NULL. On failure tn_tower_close frees what is there. */
+/* Finds the tensors of a tower whose shape is read, and reads them unless pool is NULL. On failure
+ * tn_tower_close frees what is there. */
 tern_status tn_tower_read_tensors(tn_tower *t, const tn_tower_file *f, tn_pool *pool, tern_error *err);
 
 /* Layers that are read together before they become codes. */

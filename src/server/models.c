@@ -308,7 +308,8 @@ static int64_t let_idle_go(tn_models *m) {
     return next;
 }
 
-/* Encoders of pictures whose minute is over leave memory. Until when the keeper may sleep, as above. With the lock. */
+/* Encoders of pictures whose minute is over leave memory. Until when the keeper may sleep, as above. With the
+ * lock. */
 static int64_t let_encoders_rest(tn_models *m) {
     int64_t next = -1;
     for (tn_served *k = m->first; k; k = k->next) {

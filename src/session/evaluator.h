@@ -43,7 +43,8 @@ typedef struct tn_evaluator_ops {
      * rows. */
     const float *(*row)(const tn_evaluator *v, tn_buffer b, int32_t i);
     tern_status (*logits)(tn_evaluator *v, int32_t row0, int32_t n, float *logits, tern_error *err);
-    /* Logits [n][n_vocab] of n <= TN_TREE_MAX states [n][n_embd] that passed a last norm, without adapters. */
+    /* Logits [n][n_vocab] of n <= TN_TREE_MAX states [n][n_embd] that passed a last norm, without
+     * adapters. */
     tern_status (*head)(tn_evaluator *v, const float *states, int32_t n, float *logits, tern_error *err);
     /* From the next evaluation on, the text is read with this mix, borrowed; n == 0: without adapters. */
     void (*adapt)(tn_evaluator *v, const tn_lora_mix *mix);

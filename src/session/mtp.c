@@ -11,7 +11,8 @@
 #include <string.h>
 
 enum { TOGETHER = 8 };
-/* Price of a token in steps: initially one, with the weight of so many steps. And tokens that follow a right guess. */
+/* Price of a token in steps: initially one, with the weight of so many steps. And tokens that follow a right
+ * guess. */
 static const float PRICED_STEPS = 4, TAIL = 0.5f;
 
 tern_status tn_mtp_open(tern_engine *e, uint32_t drafter, tn_evaluator *evaluator, const tn_state *state,

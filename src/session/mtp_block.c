@@ -1,5 +1,6 @@
-/* Drafts by blocks (DFlash): one forward gives a chain of them. How many rows it has follows from what is expected to pay: the
- * time of a block of so many rows, its output layer included, against the chance of every further token. */
+/* Drafts by blocks (DFlash): one forward gives a chain of them. How many rows it has follows from what is
+ * expected to pay: the time of a block of so many rows, its output layer included, against the chance of
+ * every further token. */
 #include "session/mtp_impl.h"
 
 #include "base/clock.h"
@@ -54,7 +55,8 @@ bool tn_mtp_block_logits(tn_mtp *m, int32_t token, int32_t n_rows) {
     return m->evaluator->ops->head(m->evaluator, m->out + e, n_rows - 1, m->logits, NULL) == TERN_OK;
 }
 
-/* The time of a block, at most: no more than that of a larger one, nor than rows by rows of a smaller one; 0: not known. */
+/* The time of a block, at most: no more than that of a larger one, nor than rows by rows of a smaller one; 0:
+ * not known. */
 static float block_ns(const tn_mtp *m, int32_t n_rows) {
     float least = 0;
     for (int32_t i = 2; i <= TN_TREE_MAX; i++) {
@@ -76,8 +78,8 @@ static int32_t most_drafts(const tn_mtp *m, const tn_proposals *p) {
     return (p->most_rows > 0 && p->most_rows < rows ? p->most_rows : rows) - 1;
 }
 
-/* Drafts that are likely to save most beyond what they cost; 0: none do. Where others propose what follows the token and are
- * surer than a draft is, there are none; else drafts count where those are wrong. */
+/* Drafts that are likely to save most beyond what they cost; 0: none do. Where others propose what follows
+ * the token and are surer than a draft is, there are none; else drafts count where those are wrong. */
 static int32_t most_saving(const tn_mtp *m, tn_proposals *p) {
     const bool costs = m->given_cost > 0 || m->n_blocks >= TN_MTP_COLD;
     const float mean = m->sum_price / m->sum_steps, price = mean < 1 ? mean : 1;
@@ -108,8 +110,9 @@ static int32_t choose(tn_mtp *m, tn_proposals *p) {
     return few && tn_mtp_try(m, p) ? few : 0;
 }
 
-/* What became of the previous step's drafts, as far as the text tells. Where all were right, the next depth, which was not
- * drafted, is taken to be nearer to the last one than it was: else it would never be drafted again. */
+/* What became of the previous step's drafts, as far as the text tells. Where all were right, the next depth,
+ * which was not drafted, is taken to be nearer to the last one than it was: else it would never be drafted
+ * again. */
 static void learn_rates(tn_mtp *m, const int32_t *text, int32_t n) {
     const int32_t last = m->n_path;
     for (int32_t i = 0; i < last; i++) {

@@ -3,7 +3,8 @@
 
 #include "draft/draft.h"
 
-/* Every step scales what older ones tell of the price of a token; the weight of what followed right guesses. */
+/* Every step scales what older ones tell of the price of a token; the weight of what followed right
+ * guesses. */
 static const float PRICE_KEPT = 0.9f, TAIL_SHARE = 0.1f;
 
 size_t tn_mtp_width(const tn_mtp *m) {
@@ -11,8 +12,8 @@ size_t tn_mtp_width(const tn_mtp *m) {
     return (size_t)(m->assists ? h->head.n_target : h->n_embd);
 }
 
-/* A head was trained on embeddings as they are stored, one of DFlash times what it says, an assistant on those that the
- * model's first layer gets. */
+/* A head was trained on embeddings as they are stored, one of DFlash times what it says, an assistant on
+ * those that the model's first layer gets. */
 void tn_mtp_embed(const tn_mtp *m, int32_t token, float *out) {
     const tn_hparams *h = &m->e->model->h;
     const bool scaled = m->drafter == TN_DRAFT_MTP || m->assists;
@@ -28,8 +29,8 @@ void tn_mtp_embed(const tn_mtp *m, int32_t token, float *out) {
 
 bool tn_mtp_is_timed(const tn_mtp *m, tn_proposals *p) { return m->given_cost > 0 || tn_prop_step_ns(p) > 0; }
 
-/* The cheaper tokens have lately been without guesses, the less a right guess is worth. And a right guess may bring further
- * tokens: where the text then repeats, retrieval knows what follows. */
+/* The cheaper tokens have lately been without guesses, the less a right guess is worth. And a right guess may
+ * bring further tokens: where the text then repeats, retrieval knows what follows. */
 void tn_mtp_learn(tn_mtp *m, const tn_proposals *p, const int32_t *text, int32_t n) {
     int32_t n_right = 0;
     if (p->last_tokens > 0) {

@@ -1,7 +1,7 @@
-/* Drafters of DFlash: do they draft what the float64 reference says, every row of a block, from folders and from GGUF, however
- * the text came? Is one that knows the model taken for many tokens a forward, and one that knows nothing soon left alone, with the
- * same text? Does a block have as many rows as pay? Are drafters of other models and other forms refused, and found where they
- * lie? */
+/* Drafters of DFlash: do they draft what the float64 reference says, every row of a block, from folders and
+ * from GGUF, however the text came? Is one that knows the model taken for many tokens a forward, and one that
+ * knows nothing soon left alone, with the same text? Does a block have as many rows as pay? Are drafters of
+ * other models and other forms refused, and found where they lie? */
 #include "draft/draft.h"
 #include "session/mtp_impl.h"
 #include "session/session.h"
@@ -52,20 +52,8 @@ static void as_the_reference(void **state) {
     }
 }
 
-/* A copy of a folder, its configuration edited. */
-static const char *edited(const char *name, const char *edit) {
-    static char folder[FIXTURE_PATH];
-    char command[4 * FIXTURE_PATH + 600];
-    fixture_file(folder, "drafter");
-    snprintf(command, sizeof command,
-             "rm -rf '%s' && cp -r '" FIXTURES
-             "%s' '%s' && chmod -R u+w '%s' && sed -i '%s' '%s/config.json'",
-             folder, name, folder, folder, edit, folder);
-    assert_int_equal(system(command), 0);
-    return folder;
-}
-
-/* What a configuration says beside the rest: fewer rows, a number that embeddings are multiplied by, which rows see which. */
+/* What a configuration says beside the rest: fewer rows, a number that embeddings are multiplied by, which
+ * rows see which. */
 static void otherwise(void **state) {
     (void)state;
     static const struct {
@@ -80,36 +68,16 @@ static void otherwise(void **state) {
     for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
         snprintf(folder, sizeof folder, FIXTURES "%s", forms[i].vectors);
         guesses_read(&vectors, folder);
-        compare_all(MODEL, edited(forms[i].folder, forms[i].edit), forms[i].vectors);
+        compare_all(MODEL, heads_edited(forms[i].folder, forms[i].edit), forms[i].vectors);
     }
     guesses_read(&vectors, FIXTURES "dflash-few");
     compare_all(MODEL, CHANGED(PLAIN, U32("dflash.block_size") "\x8", U32("dflash.block_size") "\x3"),
                 "dflash-few.gguf");
 }
 
-/* Texts that share a forward, each with drafts of its own. */
 static void together(void **state) {
     (void)state;
-    enum { N = 3 };
-    guesses_read(&vectors, FIXTURES "dflash");
-    tern_engine *e = heads_open(FIXTURES "model", FIXTURES "dflash", "float", NULL);
-    tern_session *s[N];
-    tern_error err = {0};
-    tn_turn turns[N];
-    size_t at[N] = {3, 4, 5};
-    for (int i = 0; i < N; i++) {
-        s[i] = fixture_session(e, 80, "head");
-        must(tern_session_prefill(s[i], vectors.ids, (size_t)vectors.pos[at[i]], &err), &err);
-        turns[i] = (tn_turn){.s = s[i], .tree = {.n = 1, .parent = {-1}, .mask = {1}}};
-        turns[i].tree.token[0] = vectors.ids[vectors.pos[at[i]]];
-    }
-    tn_sessions_forward(turns, N);
-    for (int i = 0; i < N; i++) {
-        must(turns[i].status, &turns[i].err);
-        guesses_compare(&vectors, s[i]->drafting.head, at[i], "together", "dflash");
-        tern_session_close(&s[i]);
-    }
-    tern_engine_close(&e);
+    heads_draft_together(&vectors, FIXTURES "model", FIXTURES "dflash");
 }
 
 /* A text that is copied, whole or in part, or cut back, is known; one that is loaded is not. */
@@ -166,9 +134,7 @@ static void in_a_short_context(void **state) {
     tern_engine *e = heads_open(CHAIN, OF_CHAIN, NULL, NULL);
     for (int32_t n_ctx = 20; n_ctx < 32; n_ctx++) {
         tern_session *s = fixture_session(e, n_ctx, "head"), *without = fixture_session(e, n_ctx, "none");
-        tn_mtp_give_cost(s->drafting.head, 0.01f);
-        const float rows = 16, cheap = 1.05f;
-        tn_draft_give_costs(s->drafting.draft, &rows, &cheap, 1, true);
+        heads_make_cheap(s);
         heads_answer(without, prompt, 3, 100, 0, 1, &plain);
         heads_answer(s, prompt, 3, 100, 0, 1, &drafted);
         heads_same_text(&plain, &drafted);
@@ -182,33 +148,19 @@ static void in_a_short_context(void **state) {
 /* Where drafts are wrong they are soon no longer made, and no forward is more than one token's. */
 static void left_alone_where_wrong(void **state) {
     (void)state;
-    enum { N = 500, TEXTS = 3 };
-    static fixture_heard plain, drafted;
+    enum { N = 500 };
     guesses_read(&vectors, FIXTURES "dflash");
     tern_engine *e = heads_open(MODEL, PLAIN, NULL, NULL);
     tern_session *s = fixture_session(e, 600, "head"), *without = fixture_session(e, 600, "none");
-    tn_mtp_give_cost(s->drafting.head, 0.15f);
-    for (int i = 0; i < TEXTS; i++) {
-        heads_answer(without, vectors.ids, 20, N, 5, (uint64_t)i + 1, &plain);
-        heads_answer(s, vectors.ids, 20, N, 5, (uint64_t)i + 1, &drafted);
-        heads_same_text(&plain, &drafted);
-    }
-    tn_draft_stats t;
-    tn_session_draft_stats(s, &t);
-    uint64_t n_guesses = tn_mtp_n_guesses(s->drafting.head);
-    print_message("%d tokens, %llu forwards, %llu drafts in %d blocks, %llu verified, %llu right\n",
-                  TEXTS * N, (unsigned long long)t.n_steps, (unsigned long long)n_guesses,
-                  s->drafting.head->n_blocks, (unsigned long long)t.by_head,
-                  (unsigned long long)t.by_head_right);
-    assert_true(t.n_steps <= TEXTS * N && t.n_steps + t.n_accepted >= TEXTS * N);
-    assert_in_range(n_guesses, 1, TEXTS * N / 10);
-    assert_in_range(s->drafting.head->n_blocks, 1, TEXTS * N / 40);
+    assert_in_range(heads_know_nothing(s, without, vectors.ids, N, 5), 1, 3 * N / 10);
+    assert_in_range(s->drafting.head->n_blocks, 1, 3 * N / 40);
     tern_session_close(&s);
     tern_session_close(&without);
     tern_engine_close(&e);
 }
 
-/* How many drafts there are after a text, where a forward of one row takes so long and every further row a hundredth of that. */
+/* How many drafts there are after a text, where a forward of one row takes so long and every further row a
+ * hundredth of that. */
 static int32_t n_proposed(tern_session *s, float step_ns, int32_t most_rows) {
     static tn_proposals p;
     const int32_t all = TN_TREE_MAX;
@@ -340,7 +292,7 @@ static void of_another_model(void **state) {
     heads_refused(MODEL, CHANGED(PLAIN, LAYERS("\5"), LAYERS("\6")), "it reads what the last layer leaves");
     heads_refused(MODEL, CHANGED(PLAIN, U32("dflash.vocab_size") "\x30", U32("dflash.vocab_size") "\x31"),
                   "its vocabulary has 49 tokens, this model's 48");
-    heads_refused(MODEL, edited("dflash", "s/\"num_target_layers\": 6/\"num_target_layers\": 36/"),
+    heads_refused(MODEL, heads_edited("dflash", "s/\"num_target_layers\": 6/\"num_target_layers\": 36/"),
                   "it is for one of 36 layers, this model has 6");
 }
 
@@ -401,20 +353,16 @@ static void odd_folders(void **state) {
                  {"dflash-windows", "s/\"sliding_window\": 6/\"sliding_window\": 5/",
                   "a window of 5 tokens is smaller than a block of 6"}};
     for (size_t i = 0; i < sizeof edits / sizeof *edits; i++)
-        heads_refused(MODEL, edited(edits[i].of, edits[i].edit), edits[i].says);
+        heads_refused(MODEL, heads_edited(edits[i].of, edits[i].edit), edits[i].says);
 }
 
-static void copy_file(const char *from, char out[FIXTURE_PATH], const char *name) {
-    fixture_file(out, name);
-    fixture_copy(from, out);
-}
-
-/* One beside the model is taken by its name, after a head of EAGLE-3; one of another model is left where it lies. */
+/* One beside the model is taken by its name, after a head of EAGLE-3; one of another model is left where it
+ * lies. */
 static void found_beside(void **state) {
     (void)state;
     char model[FIXTURE_PATH], head[FIXTURE_PATH], other[FIXTURE_PATH];
-    copy_file(MODEL, model, "beside.gguf");
-    copy_file(PLAIN, head, "beside-DFlash-b16-Q8_0.gguf");
+    fixture_copy_as(MODEL, model, "beside.gguf");
+    fixture_copy_as(PLAIN, head, "beside-DFlash-b16-Q8_0.gguf");
     tern_engine *e = heads_open_logging(model, "auto");
     assert_true(e->head && tn_is_dflash(&e->head->h));
     assert_int_equal(heads_n_logged, 0);
@@ -422,20 +370,15 @@ static void found_beside(void **state) {
     assert_non_null(s->drafting.head);
     tern_session_close(&s);
     tern_engine_close(&e);
-    e = heads_open_logging(model, "sam"); /* nobody drafts with it */
-    assert_null(e->head);
-    tern_engine_close(&e);
-    copy_file(FIXTURES "eagle3.gguf", other, "beside-eagle3.gguf");
+    heads_not_found(model, "sam", NULL); /* nobody drafts with it */
+    fixture_copy_as(FIXTURES "eagle3.gguf", other, "beside-eagle3.gguf");
     e = heads_open_logging(model, "auto");
     assert_true(e->head && tn_is_eagle(&e->head->h));
     tern_engine_close(&e);
     assert_int_equal(unlink(other), 0);
     assert_int_equal(unlink(head), 0);
-    copy_file(OF_CHAIN, head, "dflash.gguf");
-    e = heads_open_logging(model, "auto");
-    assert_null(e->head);
-    assert_non_null(strstr(heads_logged[0], "a head of another model"));
-    tern_engine_close(&e);
+    fixture_copy_as(OF_CHAIN, head, "dflash.gguf");
+    heads_not_found(model, "auto", "a head of another model");
     assert_int_equal(unlink(head), 0);
 }
 
@@ -449,23 +392,9 @@ static void steps_do_not_allocate(void **state) {
     heads_do_not_allocate(CHAIN, OF_CHAIN);
 }
 
-/* What opening and drafting takes was estimated. */
 static void estimated(void **state) {
     (void)state;
-    tern_options *o;
-    tern_error err = {0};
-    tern_estimate with, without;
-    must(tern_options_new(&o, &err), &err);
-    must(tern_options_set(o, "draft-head", PLAIN, &err), &err);
-    must(tern_engine_estimate(MODEL, o, &with, &err), &err);
-    must(tern_options_set(o, "draft-head", "none", &err), &err);
-    must(tern_engine_estimate(MODEL, o, &without, &err), &err);
-    tern_options_free(&o);
-    tern_engine *e = heads_open(MODEL, PLAIN, NULL, NULL);
-    assert_true(with.weight_bytes - without.weight_bytes >= e->head->weight_bytes);
-    assert_true(with.weight_bytes - without.weight_bytes <= e->head->weight_bytes * 11 / 10);
-    assert_true(with.kv_bytes > without.kv_bytes && with.work_bytes > without.work_bytes);
-    tern_engine_close(&e);
+    heads_estimated(MODEL, PLAIN, true);
 }
 
 int main(void) {

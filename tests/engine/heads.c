@@ -42,29 +42,9 @@ static void as_the_reference(void **state) {
     }
 }
 
-/* Texts that share a forward, each with drafts of its own. */
 static void together(void **state) {
     (void)state;
-    enum { N = 3 };
-    guesses_read(&vectors, FIXTURES "eagle3");
-    tern_engine *e = heads_open(FIXTURES "model", FIXTURES "eagle3", "float", NULL);
-    tern_session *s[N];
-    tern_error err = {0};
-    tn_turn turns[N];
-    size_t at[N] = {3, 4, 5};
-    for (int i = 0; i < N; i++) {
-        s[i] = fixture_session(e, 80, "head");
-        must(tern_session_prefill(s[i], vectors.ids, (size_t)vectors.pos[at[i]], &err), &err);
-        turns[i] = (tn_turn){.s = s[i], .tree = {.n = 1, .parent = {-1}, .mask = {1}}};
-        turns[i].tree.token[0] = vectors.ids[vectors.pos[at[i]]];
-    }
-    tn_sessions_forward(turns, N);
-    for (int i = 0; i < N; i++) {
-        must(turns[i].status, &turns[i].err);
-        guesses_compare(&vectors, s[i]->drafting.head, at[i], "together", "eagle3");
-        tern_session_close(&s[i]);
-    }
-    tern_engine_close(&e);
+    heads_draft_together(&vectors, FIXTURES "model", FIXTURES "eagle3");
 }
 
 /* A copied text brings what the head knows of it, a loaded one does not. */
@@ -116,25 +96,11 @@ static void many_tokens_a_forward(void **state) {
 /* Where drafts are wrong they are soon no longer made, and no forward is more than one token's. */
 static void left_alone_where_wrong(void **state) {
     (void)state;
-    enum { N = 500, TEXTS = 3 };
-    static fixture_heard plain, drafted;
+    enum { N = 500 };
     guesses_read(&vectors, FIXTURES "eagle3");
     tern_engine *e = heads_open(FIXTURES "model.gguf", FIXTURES "eagle3.gguf", NULL, NULL);
     tern_session *s = fixture_session(e, 600, "head"), *without = fixture_session(e, 600, "none");
-    tn_mtp_give_cost(s->drafting.head, 0.15f);
-    for (int i = 0; i < TEXTS; i++) {
-        heads_answer(without, vectors.ids, 20, N, 5, (uint64_t)i + 1, &plain);
-        heads_answer(s, vectors.ids, 20, N, 5, (uint64_t)i + 1, &drafted);
-        heads_same_text(&plain, &drafted);
-    }
-    tn_draft_stats t;
-    tn_session_draft_stats(s, &t);
-    uint64_t n_guesses = tn_mtp_n_guesses(s->drafting.head);
-    print_message("%d tokens, %llu forwards, %llu guesses, %llu verified, %llu right\n", TEXTS * N,
-                  (unsigned long long)t.n_steps, (unsigned long long)n_guesses, (unsigned long long)t.by_head,
-                  (unsigned long long)t.by_head_right);
-    assert_true(t.n_steps <= TEXTS * N && t.n_steps + t.n_accepted >= TEXTS * N);
-    assert_in_range(n_guesses, 1, TEXTS * N / 10);
+    assert_in_range(heads_know_nothing(s, without, vectors.ids, N, 5), 1, 3 * N / 10);
     tern_session_close(&s);
     tern_session_close(&without);
     tern_engine_close(&e);
@@ -192,8 +158,6 @@ static void odd_files(void **state) {
         MODEL, CHANGED(HEAD, "d2t\1\0\0\0\x14\0\0\0\0\0\0\0\x1b", "d2t\1\0\0\0\x14\0\0\0\0\0\0\0\0"), "d2t");
     assert_true(snprintf(copy, sizeof copy, "%s", heads_changed(HEAD, "d2t", "d2x", 3)) > 0);
     heads_refused(MODEL, copy, "tensor output.weight");
-    char folder[FIXTURE_PATH], command[4 * FIXTURE_PATH + 600];
-    fixture_file(folder, "wide");
     static const struct {
         const char *edit, *says;
     } edits[] = {
@@ -201,14 +165,8 @@ static void odd_files(void **state) {
         {"s/\"speculators_version\"/\"fc_bias\"/", "'fc_bias' may change what the head computes"},
         {"s/\"num_hidden_layers\": 1/\"num_hidden_layers\": 2/", "a head of 2 layers"},
         {"s/\"target_hidden_size\": 32/\"target_hidden_size\": 24/", "tensor fc.weight"}};
-    for (size_t i = 0; i < sizeof edits / sizeof *edits; i++) {
-        snprintf(command, sizeof command,
-                 "rm -rf '%s' && cp -r '" FIXTURES
-                 "eagle3-wide' '%s' && chmod -R u+w '%s' && sed -i '%s' '%s/config.json'",
-                 folder, folder, folder, edits[i].edit, folder);
-        assert_int_equal(system(command), 0);
-        heads_refused(MODEL, folder, edits[i].says);
-    }
+    for (size_t i = 0; i < sizeof edits / sizeof *edits; i++)
+        heads_refused(MODEL, heads_edited("eagle3-wide", edits[i].edit), edits[i].says);
     must(heads_try_open(MODEL, "none", NULL, NULL, &e, &err), &err);
     assert_null(e->head);
     tern_session_options so;
@@ -221,41 +179,26 @@ static void odd_files(void **state) {
 }
 
 /* A head beside the model is taken by its name; one of another model is left where it lies, with a line that says so. */
-static void copy_file(const char *from, char out[FIXTURE_PATH], const char *name) {
-    fixture_file(out, name);
-    fixture_copy(from, out);
-}
-
 static void found_beside(void **state) {
     (void)state;
     char model[FIXTURE_PATH], head[FIXTURE_PATH], another[FIXTURE_PATH];
-    copy_file(MODEL, model, "beside.gguf");
+    fixture_copy_as(MODEL, model, "beside.gguf");
+    heads_not_found(model, "auto", NULL);
+    fixture_copy_as(HEAD, head, "beside-eagle3.gguf");
     tern_engine *e = heads_open_logging(model, "auto");
-    assert_null(e->head);
-    tern_engine_close(&e);
-    copy_file(HEAD, head, "beside-eagle3.gguf");
-    e = heads_open_logging(model, "auto");
     assert_non_null(e->head);
     assert_int_equal(heads_n_logged, 0);
     tern_session *s = fixture_session(e, 80, "auto");
     assert_non_null(s->drafting.head);
     tern_session_close(&s);
     tern_engine_close(&e);
-    e = heads_open_logging(model, "sam"); /* nobody drafts with it */
-    assert_null(e->head);
-    tern_engine_close(&e);
-    copy_file(HEAD, another, "beside-eagle3-2.gguf"); /* as good */
-    e = heads_open_logging(model, "auto");
-    assert_null(e->head);
-    assert_non_null(strstr(heads_logged[0], "2 heads"));
-    tern_engine_close(&e);
+    heads_not_found(model, "sam", NULL);                    /* nobody drafts with it */
+    fixture_copy_as(HEAD, another, "beside-eagle3-2.gguf"); /* as good */
+    heads_not_found(model, "auto", "2 heads");
     assert_int_equal(unlink(head), 0);
     assert_int_equal(unlink(another), 0);
-    copy_file(FIXTURES "chain-eagle3.gguf", head, "eagle3.gguf");
-    e = heads_open_logging(model, "auto");
-    assert_null(e->head);
-    assert_non_null(strstr(heads_logged[0], "a head of another model"));
-    tern_engine_close(&e);
+    fixture_copy_as(FIXTURES "chain-eagle3.gguf", head, "eagle3.gguf");
+    heads_not_found(model, "auto", "a head of another model");
     assert_int_equal(unlink(head), 0);
 }
 
@@ -269,23 +212,9 @@ static void steps_do_not_allocate(void **state) {
     heads_do_not_allocate(FIXTURES "chain.gguf", FIXTURES "chain-eagle3.gguf");
 }
 
-/* What opening and drafting takes was estimated. */
 static void estimated(void **state) {
     (void)state;
-    tern_options *o;
-    tern_error err = {0};
-    tern_estimate with, without;
-    must(tern_options_new(&o, &err), &err);
-    must(tern_options_set(o, "draft-head", WIDE, &err), &err);
-    must(tern_engine_estimate(MODEL, o, &with, &err), &err);
-    must(tern_options_set(o, "draft-head", "none", &err), &err);
-    must(tern_engine_estimate(MODEL, o, &without, &err), &err);
-    tern_options_free(&o);
-    tern_engine *e = heads_open(MODEL, WIDE, NULL, NULL);
-    assert_true(with.weight_bytes - without.weight_bytes >= e->head->weight_bytes);
-    assert_true(with.weight_bytes - without.weight_bytes <= e->head->weight_bytes * 11 / 10);
-    assert_true(with.kv_bytes > without.kv_bytes && with.work_bytes > without.work_bytes);
-    tern_engine_close(&e);
+    heads_estimated(MODEL, WIDE, true);
 }
 
 int main(void) {

@@ -2,7 +2,6 @@
  * packages and blocks, in whatever pieces; pictures are told apart by their content alone; drafts, penalties and saved
  * sessions go with them; and rows leave memory when nobody needs them. */
 #include "session/pictures.h"
-#include "lab/synth.h"
 #include "package/npu_model.h"
 #include "session/session.h"
 
@@ -43,15 +42,6 @@ static float *embeddings(const tern_engine *e, const int32_t *ids, int32_t n) {
     return rows;
 }
 
-static float *logits_of(tern_session *s, const int32_t *ids, int32_t n) {
-    tern_error err;
-    size_t bytes = (size_t)s->e->model->h.n_vocab * sizeof(float);
-    float *out = malloc(bytes);
-    must(tern_session_prefill(s, ids, (size_t)n, &err), &err);
-    memcpy(out, tern_session_logits(s), bytes);
-    return out;
-}
-
 /* The prompt with a view of that key in place of tokens, which the session is told of. */
 static tn_seen *with_rows(tern_session *s, uint8_t name, const float *rows, int32_t *ids) {
     uint8_t key[TN_VIEW_KEY] = {name};
@@ -73,16 +63,16 @@ static void embeddings_are_tokens(void **state) {
         tern_session *s = fixture_session(e, 128, NULL), *t = fixture_session(e, 128, NULL);
         size_t bytes = (size_t)e->model->h.n_vocab * sizeof(float);
         int32_t ids[N];
-        float *want = logits_of(s, prompt, N); /* loads what a package reads first */
+        float *want = fixture_logits(s, prompt, N); /* loads what a package reads first */
         float *rows = embeddings(e, prompt + FIRST, N_ROWS);
         with_rows(t, 1, rows, ids);
-        float *got = logits_of(t, ids, N);
+        float *got = fixture_logits(t, ids, N);
         assert_memory_equal(got, want, bytes);
         free(got);
         tern_error err;
         must(tern_session_truncate(t, 0, &err), &err);
-        free(logits_of(t, ids, FIRST + 7)); /* a cut inside the picture, then the rest */
-        got = logits_of(t, ids, N);
+        free(fixture_logits(t, ids, FIRST + 7)); /* a cut inside the picture, then the rest */
+        got = fixture_logits(t, ids, N);
         assert_memory_equal(got, want, bytes);
         assert_int_equal(t->n_known, FIRST + 7);
         free(got), free(want), free(rows);
@@ -101,21 +91,21 @@ static void pictures_are_told_apart(void **state) {
     tern_error err;
     float *rows = embeddings(e, prompt, N_ROWS), *others = embeddings(e, prompt + 20, N_ROWS);
     with_rows(s, 1, rows, a);
-    float *la = logits_of(s, a, N);
+    float *la = fixture_logits(s, a, N);
     with_rows(s, 2, others, b);
-    float *lb = logits_of(s, b, N);
+    float *lb = fixture_logits(s, b, N);
     assert_int_equal(s->n_known, FIRST); /* up to the picture */
     assert_memory_not_equal(la, lb, bytes);
     with_rows(s, 1, rows, again);
     assert_memory_equal(a, again, sizeof a);
     with_rows(t, 2, others, copied); /* another session of the engine has the same ids */
     assert_memory_equal(copied, b, sizeof b);
-    float *alone = logits_of(t, copied, N);
+    float *alone = fixture_logits(t, copied, N);
     assert_memory_equal(alone, lb, bytes);
     free(alone);
     /* a copy has its pictures */
     must(tern_session_copy(t, s, &err), &err);
-    float *after = logits_of(t, a, N);
+    float *after = fixture_logits(t, a, N);
     assert_memory_equal(after, la, bytes);
     assert_int_equal(t->n_known, FIRST);
     /* an id of no picture, and one of a picture that the session was not told of */
@@ -139,7 +129,7 @@ static void drafted_texts_are_the_same(void **state) {
         tern_engine *e = fixture_engine(models[m], NULL);
         int32_t want[128], n_want = 0, ids[N];
         tern_session *first = fixture_session(e, 128, NULL);
-        free(logits_of(first, prompt, N)); /* loads what a package reads first */
+        free(fixture_logits(first, prompt, N)); /* loads what a package reads first */
         tern_session_close(&first);
         float *rows = embeddings(e, prompt + FIRST, N_ROWS);
         for (int d = 2; d >= 0; d--) {
@@ -170,41 +160,27 @@ static void drafted_texts_are_the_same(void **state) {
     assert_true(n_drafted > 0);
 }
 
-typedef struct saved {
-    uint8_t bytes[1 << 20];
-    size_t n;
-} saved;
-
-static bool take(void *user, const void *bytes, size_t n) {
-    saved *x = user;
-    if (n > sizeof x->bytes - x->n) return false;
-    memcpy(x->bytes + x->n, bytes, n);
-    x->n += n;
-    return true;
-}
-
 /* A saved session with a picture goes on in another process, whose ids are others. */
 static void saved_ones_go_on(void **state) {
     (void)state;
-    static saved x;
+    static fixture_saved x;
     for (int m = 0; m < N_MODELS; m++) {
         int32_t ids[N + 1], others[N];
         tern_error err;
         tern_engine *e = fixture_engine(models[m], NULL), *f = fixture_engine(models[m], NULL);
         tern_session *s = fixture_session(e, 128, NULL), *t = fixture_session(f, 128, NULL);
-        free(logits_of(s, prompt, N));
+        free(fixture_logits(s, prompt, N));
         float *rows = embeddings(e, prompt + FIRST, N_ROWS), *more = embeddings(e, prompt + 3, N_ROWS);
         with_rows(s, 1, rows, ids);
-        free(logits_of(s, ids, N));
-        x.n = 0;
-        must(tern_session_save_to(s, take, &x, &err), &err);
+        free(fixture_logits(s, ids, N));
+        fixture_save(s, &x);
         ids[N] = 7;
-        float *want = logits_of(s, ids, N + 1);
+        float *want = fixture_logits(s, ids, N + 1);
         with_rows(t, 2, more, others); /* takes the first ids there */
         must(tern_session_load_from(t, x.bytes, x.n, &err), &err);
         assert_int_not_equal(t->tokens[FIRST], ids[FIRST]);
         with_rows(t, 1, rows, ids);
-        float *got = logits_of(t, ids, N + 1);
+        float *got = fixture_logits(t, ids, N + 1);
         assert_int_equal(t->n_known, N);
         assert_memory_equal(got, want, (size_t)e->model->h.n_vocab * sizeof *got);
         /* every byte matters, and nothing that is damaged is taken */
@@ -252,7 +228,7 @@ static void rows_leave_memory(void **state) {
     assert_null(v[0]->x);
     assert_null(v[2]->x);
     assert_non_null(v[3]->x);
-    free(logits_of(s, ids, N));
+    free(fixture_logits(s, ids, N));
     free(rows);
     tern_session_close(&s);
     tern_engine_close(&e);
@@ -294,10 +270,10 @@ static void whole_pictures_see_themselves(void **state) {
         for (int32_t i = 0; i < n; i++) at[i] = prompt[i % N];
         for (int32_t i = 0; i < ROWS; i++) at[before + i] = v->first + i;
         must(tern_session_truncate(s, 0, &err), &err);
-        float *whole = logits_of(s, at, n);
+        float *whole = fixture_logits(s, at, n);
         must(tern_session_truncate(s, 0, &err), &err);
-        free(logits_of(s, at, before)); /* the text before it, then the rest */
-        float *pieces = logits_of(s, at, n);
+        free(fixture_logits(s, at, before)); /* the text before it, then the rest */
+        float *pieces = fixture_logits(s, at, n);
         assert_int_equal(s->n_known, before);
         assert_memory_equal(pieces, whole, bytes);
         must(tern_session_truncate(s, (size_t)before, &err), &err);
@@ -319,12 +295,9 @@ static void whole_pictures_see_themselves(void **state) {
 /* What a program of tern.h does: a prompt with pixels, encoded once, and the same ids for the same picture. */
 static void looks(const char *model, const char *encoder, size_t at_least) {
     char path[FIXTURE_PATH], tower[FIXTURE_PATH];
-    tn_ctx ctx;
     tern_error err;
-    tn_ctx_init(&ctx, NULL);
     fixture_model(path, "sees.gguf", model, 1, TN_F32);
-    fixture_file(tower, "mmproj-sees.gguf");
-    must(tn_synth_tower(&ctx, encoder, tower, 1, TN_F32, &err), &err);
+    fixture_tower(tower, "mmproj-sees.gguf", encoder, 1, TN_F32);
     tern_engine *e = fixture_engine(path, NULL);
     tern_session *s = fixture_session(e, CTX, NULL), *t = fixture_session(e, CTX, NULL);
     uint8_t rgb[2][40 * 30 * 3];
@@ -404,14 +377,11 @@ static void views_let_others_go_first(void **state) {
     enum { LAYERS = 2 };
     static uint8_t rgb[2][32 * 32 * 3];
     char path[FIXTURE_PATH], tower[FIXTURE_PATH];
-    tn_ctx ctx;
     tern_error err;
     float *rows[2];
     size_t n = 0;
-    tn_ctx_init(&ctx, NULL);
     fixture_model(path, "sees.gguf", "tiny-llama+sees", 1, TN_F32);
-    fixture_file(tower, "mmproj-sees.gguf");
-    must(tn_synth_tower(&ctx, "tiny-smolvlm-mmproj", tower, 1, TN_F32, &err), &err);
+    fixture_tower(tower, "mmproj-sees.gguf", "tiny-smolvlm-mmproj", 1, TN_F32);
     for (size_t i = 0; i < sizeof rgb[0]; i++) rgb[0][i] = (uint8_t)(i * 13), rgb[1][i] = (uint8_t)(i * 17);
     const tn_picture pictures[] = {{.width = 32, .height = 32, .rgb = rgb[0]},
                                    {.width = 32, .height = 32, .rgb = rgb[1]}};
@@ -459,11 +429,11 @@ static void rows_have_the_paddings_layers(void **state) {
         int32_t ids[N], plain[N], padding[N_ROWS] = {0};
         memcpy(plain, prompt, sizeof plain);
         memcpy(plain + FIRST, padding, sizeof padding);
-        float *want = logits_of(s, plain, N), *rows = embeddings(e, padding, N_ROWS);
+        float *want = fixture_logits(s, plain, N), *rows = embeddings(e, padding, N_ROWS);
         for (size_t i = 0; i < (size_t)N_ROWS * (size_t)e->model->h.n_embd; i++)
             rows[i] *= e->model->h.embd_scale;
         with_rows(t, 1, rows, ids);
-        float *got = logits_of(t, ids, N);
+        float *got = fixture_logits(t, ids, N);
         assert_memory_equal(got, want, (size_t)e->model->h.n_vocab * sizeof(float));
         free(got), free(want), free(rows);
         tern_session_close(&s);
@@ -511,8 +481,8 @@ static void pictures_in_windows(void **state) {
         atomic_store(&v->in_windows, k > 0);
         must(tn_session_see(s, &v, 1, &err), &err);
         must(tern_session_truncate(s, 0, &err), &err);
-        if (k == 2) free(logits_of(s, ids, 20));
-        got[k] = logits_of(s, ids, TEXT);
+        if (k == 2) free(fixture_logits(s, ids, 20));
+        got[k] = fixture_logits(s, ids, TEXT);
     }
     assert_memory_not_equal(got[0], got[1], bytes);
     assert_memory_equal(got[2], got[1], bytes);

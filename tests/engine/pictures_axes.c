@@ -122,15 +122,6 @@ static void write_text(tern_session *s, text *t, bool grid) {
 
 static void forget(text *t) { free(t->rows[0]), free(t->rows[1]); }
 
-static float *logits_of(tern_session *s, const int32_t *ids, int32_t n) {
-    tern_error err;
-    size_t bytes = (size_t)s->e->model->h.n_vocab * sizeof(float);
-    float *out = malloc(bytes);
-    must(tern_session_prefill(s, ids, (size_t)n, &err), &err);
-    memcpy(out, tern_session_logits(s), bytes);
-    return out;
-}
-
 /* ---- the model in double precision --------------------------------------------------------------------- */
 
 static double *tensor(const tn_gguf *g, int layer, const char *name, const char *suffix) {
@@ -296,7 +287,7 @@ static void as_in_double_precision(void **state) {
                                 13 + N_ROWS, 20 + N_ROWS, all - 40, all - 20, all};
         for (size_t k = 0; k < sizeof ends / sizeof *ends; k++) {
             t.n = ends[k];
-            float *got = logits_of(s, t.ids, t.n);
+            float *got = fixture_logits(s, t.ids, t.n);
             double *want = model(e, g, &t);
             worst = fmax(worst, off(got, want, e->model->h.n_vocab));
             free(got), free(want);
@@ -324,20 +315,20 @@ static void same_bits_in_pieces(void **state) {
         write_text(s, &t, true);
         write_text(u, &same, true);
         assert_memory_equal(same.ids, t.ids, sizeof t.ids);
-        free(logits_of(s, t.ids, t.n)); /* loads what a package reads first */
+        free(fixture_logits(s, t.ids, t.n)); /* loads what a package reads first */
         must(tern_session_truncate(s, 0, &err), &err);
-        float *want = logits_of(s, t.ids, t.n);
+        float *want = fixture_logits(s, t.ids, t.n);
         for (int32_t step = 1; step < 50; step += step < 8 ? 3 : 13) {
             must(tern_session_truncate(u, 0, &err), &err);
             for (int32_t n = step; n < t.n; n += step)
                 must(tern_session_prefill(u, t.ids, (size_t)n, &err), &err);
-            float *got = logits_of(u, t.ids, t.n);
+            float *got = fixture_logits(u, t.ids, t.n);
             assert_memory_equal(got, want, bytes);
             free(got);
         }
         must(tern_session_truncate(u, 0, &err), &err);
         fixture_prompt(plain, t.n);
-        free(logits_of(u, plain, t.n));
+        free(fixture_logits(u, plain, t.n));
         must(tern_session_copy(u, s, &err),
              &err); /* and goes on in a copy of a session that had another text */
         for (int32_t i = 0; i < 3; i++) {
@@ -363,12 +354,12 @@ static void same_bits_in_chunks(void **state) {
         text t;
         write_text(s, &t, true);
         put_tokens(&t, CTX - 1 - t.n);
-        free(logits_of(s, t.ids, t.n)); /* loads what a package reads first */
+        free(fixture_logits(s, t.ids, t.n)); /* loads what a package reads first */
         must(tern_session_truncate(s, 0, &err), &err);
-        float *want = logits_of(s, t.ids, t.n);
+        float *want = fixture_logits(s, t.ids, t.n);
         must(tern_session_truncate(s, 0, &err), &err);
         for (int32_t n = 70; n < t.n; n += 70) must(tern_session_prefill(s, t.ids, (size_t)n, &err), &err);
-        float *got = logits_of(s, t.ids, t.n);
+        float *got = fixture_logits(s, t.ids, t.n);
         assert_memory_equal(got, want, (size_t)e->model->h.n_vocab * sizeof *got);
         free(got), free(want), forget(&t);
         tern_session_close(&s);
@@ -386,10 +377,10 @@ static void places_count(void **state) {
         const int32_t n_vocab = e->model->h.n_vocab;
         text flat, t;
         write_text(s, &flat, false);
-        free(logits_of(s, flat.ids, flat.n));
-        float *without = logits_of(s, flat.ids, flat.n);
+        free(fixture_logits(s, flat.ids, flat.n));
+        float *without = fixture_logits(s, flat.ids, flat.n);
         write_text(s, &t, true);
-        float *with = logits_of(s, t.ids, t.n);
+        float *with = fixture_logits(s, t.ids, t.n);
         assert_memory_not_equal(with, without, (size_t)n_vocab * sizeof *with);
         free(with), free(without), forget(&flat), forget(&t);
         tern_session_close(&s);
@@ -424,14 +415,14 @@ static void packages_read_them(void **state) {
         n_vocab = e->model->h.n_vocab;
         if (!m) {
             write_text(s, &t, false);
-            flat = logits_of(s, t.ids, t.n);
+            flat = fixture_logits(s, t.ids, t.n);
             forget(&t);
         }
         assert_int_equal(e->model->h.n_deepstack, 2);
         assert_int_equal(e->model->h.rope_axes[1], 5);
         assert_true(e->model->h.rope_interleaved);
         write_text(s, &t, true);
-        float *got = logits_of(s, t.ids, t.n);
+        float *got = fixture_logits(s, t.ids, t.n);
         logits[m] = malloc((size_t)n_vocab * sizeof *logits[m]);
         for (int32_t i = 0; i < n_vocab; i++) logits[m][i] = (double)got[i];
         free(got), forget(&t);
@@ -467,9 +458,9 @@ static void drafted_and_together(void **state) {
             g.sampling.temperature = 0;
             text t;
             write_text(s, &t, true);
-            free(logits_of(s, t.ids, t.n));
+            free(fixture_logits(s, t.ids, t.n));
             must(tern_session_truncate(s, 0, &err), &err);
-            free(logits_of(s, t.ids, t.n));
+            free(fixture_logits(s, t.ids, t.n));
             must(tern_session_generate(s, &g, &res, &err), &err);
             if (!d) memcpy(want, s->tokens, (size_t)(n_want = s->n_tok) * sizeof *want);
             assert_int_equal(s->n_tok, n_want);
@@ -486,7 +477,7 @@ static void drafted_and_together(void **state) {
         for (int i = 0; i < 4; i++) {
             s[i] = fixture_session(e, CTX, NULL);
             write_text(s[i], &t, true);
-            free(i % 2 ? logits_of(s[i], t.ids + t.n - 40, 40) : logits_of(s[i], t.ids, t.n));
+            free(i % 2 ? fixture_logits(s[i], t.ids + t.n - 40, 40) : fixture_logits(s[i], t.ids, t.n));
             forget(&t);
         }
         for (int step = 0; step < 3; step++) {
@@ -536,23 +527,10 @@ static void folders_tell_them(void **state) {
     assert_false(tn_has_axes(&h)); /* not as many as there are pairs: pictures are refused, text is not */
 }
 
-typedef struct saved {
-    uint8_t bytes[1 << 21];
-    size_t n;
-} saved;
-
-static bool take(void *user, const void *bytes, size_t n) {
-    saved *x = user;
-    if (n > sizeof x->bytes - x->n) return false;
-    memcpy(x->bytes + x->n, bytes, n);
-    x->n += n;
-    return true;
-}
-
 /* A saved session tells its pictures' columns: another process goes on at the same positions. */
 static void saved_ones_go_on(void **state) {
     (void)state;
-    static saved x;
+    static fixture_saved x;
     const char *const paths[] = {qwen3vl, packed, qwen35};
     for (int m = 0; m < 3; m++) {
         tern_error err;
@@ -560,9 +538,8 @@ static void saved_ones_go_on(void **state) {
         tern_session *s = fixture_session(e, CTX, NULL), *u = fixture_session(f, CTX, NULL);
         text t;
         write_text(s, &t, true);
-        free(logits_of(s, t.ids, t.n));
-        x.n = 0;
-        must(tern_session_save_to(s, take, &x, &err), &err);
+        free(fixture_logits(s, t.ids, t.n));
+        fixture_save(s, &x);
         must(tern_session_step(s, 7, &err), &err);
         must(tern_session_load_from(u, x.bytes, x.n, &err), &err);
         must(tern_session_step(u, 7, &err), &err);

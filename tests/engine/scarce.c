@@ -176,14 +176,10 @@ static void pictures(void **state) {
                                            {"tiny-gemma4+sees", "tiny-gemma4-mmproj"},
                                            {"tiny-qwen3vl+sees", "tiny-qwen3vl-mmproj"}};
     char path[FIXTURE_PATH], tower[FIXTURE_PATH];
-    tn_ctx ctx;
-    tern_error err;
-    tn_ctx_init(&ctx, NULL);
-    fixture_file(tower, "mmproj-sees.gguf");
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
         if (left_out(pairs[i][1])) continue;
         fixture_model(path, "sees.gguf", pairs[i][0], 1, TN_F32);
-        must(tn_synth_tower(&ctx, pairs[i][1], tower, 1, TN_F32, &err), &err);
+        fixture_tower(tower, "mmproj-sees.gguf", pairs[i][1], 1, TN_F32);
         open_and_ask(path, 0, "float", pairs[i][1], "");
         open_and_ask(path, 0, "int8", pairs[i][1], ", INT8");
     }

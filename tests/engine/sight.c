@@ -1,6 +1,6 @@
-/* When an encoder of pictures is read, and when it leaves: its metadata when a model is opened, its weights when a view is not
- * known, and nothing of it where all are; a package's in pieces; out of memory as keep-encoder and max-memory say. */
-#include "lab/synth.h"
+/* When an encoder of pictures is read, and when it leaves: its metadata when a model is opened, its weights
+ * when a view is not known, and nothing of it where all are; a package's in pieces; out of memory as
+ * keep-encoder and max-memory say. */
 #include "package/npu_model.h"
 #include "quant/content.h"
 #include "quant/pack.h"
@@ -22,40 +22,11 @@
 
 enum { CTX = 1024 };
 
-static float *logits_of(tern_session *s, const int32_t *ids, int32_t n) {
-    tern_error err;
-    size_t bytes = (size_t)s->e->model->h.n_vocab * sizeof(float);
-    float *out = malloc(bytes);
-    must(tern_session_prefill(s, ids, (size_t)n, &err), &err);
-    memcpy(out, tern_session_logits(s), bytes);
-    return out;
-}
-
-typedef struct saved {
-    uint8_t bytes[1 << 20];
-    size_t n;
-} saved;
-
-static bool take(void *user, const void *bytes, size_t n) {
-    saved *x = user;
-    if (n > sizeof x->bytes - x->n) return false;
-    memcpy(x->bytes + x->n, bytes, n);
-    x->n += n;
-    return true;
-}
-
 typedef struct seeing {
     char model[FIXTURE_PATH], tower[FIXTURE_PATH];
     uint8_t rgb[40 * 30 * 3];
     tern_options *o; /* with a cache of its own, which is empty */
 } seeing;
-
-static void make_encoder(const char *path, uint64_t seed) {
-    tn_ctx ctx;
-    tern_error err;
-    tn_ctx_init(&ctx, NULL);
-    must(tn_synth_tower(&ctx, "tiny-smolvlm-mmproj", path, seed, TN_F32, &err), &err);
-}
 
 /* name: of a folder of its own */
 static void begin_seeing(seeing *x, const char *name, const char *cache_bytes) {
@@ -67,8 +38,7 @@ static void begin_seeing(seeing *x, const char *name, const char *cache_bytes) {
     snprintf(path, sizeof path, "%s/m.gguf", name);
     fixture_model(x->model, path, "tiny-llama+sees", 1, TN_F32);
     snprintf(path, sizeof path, "%s/mmproj-m.gguf", name);
-    fixture_file(x->tower, path);
-    make_encoder(x->tower, 1);
+    fixture_tower(x->tower, path, "tiny-smolvlm-mmproj", 1, TN_F32);
     for (size_t i = 0; i < sizeof x->rgb; i++) x->rgb[i] = (uint8_t)(i * 7);
     must(tern_options_new(&x->o, &err), &err);
     must(tern_options_set(x->o, "picture-cache", cache_bytes, &err), &err);
@@ -92,7 +62,7 @@ static float *see_anew(seeing *x, tn_sight_counts *out) {
     assert_int_equal(ask_about(x, s, ids, 4, &n), TERN_E_LIMIT);
     assert_int_equal(tn_sight_count(e).reads, 0); /* what does not fit is found before */
     assert_int_equal(ask_about(x, s, ids, CTX, &n), TERN_OK);
-    float *logits = logits_of(s, ids, (int32_t)n);
+    float *logits = fixture_logits(s, ids, (int32_t)n);
     *out = tn_sight_count(e);
     tern_session_close(&s);
     tern_engine_close(&e);
@@ -105,8 +75,8 @@ static void let_settle(const char *path) {
     for (bool settled = false; !settled; usleep(20000)) assert_true(tn_content_mark(path, &mark, &settled));
 }
 
-/* In a later process a picture that was seen costs nothing of the encoder; other weights in its place are others, also where
- * size and time of writing are the same. */
+/* In a later process a picture that was seen costs nothing of the encoder; other weights in its place are
+ * others, also where size and time of writing are the same. */
 static void known_pictures_read_nothing(void **state) {
     (void)state;
     seeing x;
@@ -128,9 +98,8 @@ static void known_pictures_read_nothing(void **state) {
         free(see_anew(&x, &c));
         assert_int_equal(c.reads, 0); /* this one is known as well */
         assert_int_equal(stat(x.tower, &sb), 0);
-        char other[FIXTURE_PATH + 8], command[4 * FIXTURE_PATH];
-        snprintf(other, sizeof other, "%s.new", x.tower);
-        make_encoder(other, 2 + (uint64_t)in_place);
+        char other[FIXTURE_PATH], command[4 * FIXTURE_PATH];
+        fixture_tower(other, "known/new.gguf", "tiny-smolvlm-mmproj", 2 + (uint64_t)in_place, TN_F32);
         snprintf(command, sizeof command, in_place ? "cat '%s' >'%s'" : "mv '%s' '%s'", other, x.tower);
         assert_int_equal(system(command), 0);
         const struct timespec times[] = {sb.st_atim, sb.st_mtim};
@@ -144,11 +113,11 @@ static void known_pictures_read_nothing(void **state) {
     tern_options_free(&x.o);
 }
 
-/* Views that were looked at before anybody knew which encoder it is are those that a saved text names, whichever came
- * first. Nothing is kept on disk, so that the weights tell it. */
+/* Views that were looked at before anybody knew which encoder it is are those that a saved text names,
+ * whichever came first. Nothing is kept on disk, so that the weights tell it. */
 static void saved_texts_name_what_is_looked_at(void **state) {
     (void)state;
-    static saved x;
+    static fixture_saved x;
     seeing y;
     int32_t ids[CTX], other[CTX];
     size_t n, k;
@@ -157,9 +126,8 @@ static void saved_texts_name_what_is_looked_at(void **state) {
     tern_engine *e = fixture_engine(y.model, y.o);
     tern_session *s = fixture_session(e, CTX, NULL);
     assert_int_equal(ask_about(&y, s, ids, CTX, &n), TERN_OK);
-    free(logits_of(s, ids, (int32_t)n));
-    x.n = 0;
-    must(tern_session_save_to(s, take, &x, &err), &err);
+    free(fixture_logits(s, ids, (int32_t)n));
+    fixture_save(s, &x);
     tern_session_close(&s);
     tern_engine_close(&e);
     for (int looked_before = 0; looked_before < 2; looked_before++) {
@@ -174,7 +142,7 @@ static void saved_texts_name_what_is_looked_at(void **state) {
         assert_int_equal(ask_about(&y, s, other, CTX, &k), TERN_OK);
         assert_int_equal(k, n);
         assert_memory_equal(other, s->tokens, n * sizeof *other);
-        free(logits_of(s, other, (int32_t)n));
+        free(fixture_logits(s, other, (int32_t)n));
         assert_int_equal(s->n_known, (int32_t)n);
         tn_look_close(&l);
         tern_session_close(&s);
@@ -237,10 +205,7 @@ static void packed_encoders_are_read_in_pieces(void **state) {
     e = fixture_engine(package, x.o);
     s = fixture_session(e, CTX, NULL);
     const tn_pkg_section *section = tn_pkg_find(e->npu->pkg, TN_PKG_ENCODER, -1);
-    FILE *f = fopen(package, "r+b");
-    assert_int_equal(fseek(f, (long)(section->off_bytes + section->size_bytes - 100), SEEK_SET), 0);
-    assert_int_equal(fwrite("damage", 1, 6, f), 6);
-    assert_int_equal(fclose(f), 0);
+    fixture_write_at(package, section->off_bytes + section->size_bytes - 100, "damage", 6);
     x.rgb[0] ^= 0xff; /* another picture */
     const tern_message msg = {"user", "what?"};
     const tern_image image = {40, 30, x.rgb};
@@ -252,8 +217,8 @@ static void packed_encoders_are_read_in_pieces(void **state) {
     tern_options_free(&x.o);
 }
 
-/* An encoder that was named and cannot be used is an error of opening; one that was found is none, and the engine does not
- * see. */
+/* An encoder that was named and cannot be used is an error of opening; one that was found is none, and the
+ * engine does not see. */
 static void encoders_are_checked_when_opened(void **state) {
     (void)state;
     seeing x;
@@ -349,7 +314,8 @@ static void weights_wait_for_the_last_picture(void **state) {
     tern_options_free(&x.o);
 }
 
-/* max-memory has room for the encoder beside the model, or the engine says that it does not see, with the numbers. */
+/* max-memory has room for the encoder beside the model, or the engine says that it does not see, with the
+ * numbers. */
 static void memory_is_for_the_encoder_too(void **state) {
     (void)state;
     seeing x;

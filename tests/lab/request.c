@@ -357,8 +357,9 @@ static void measured_times_are_used(void **state) {
     assert_int_equal(more.n_tasks, o.n_tasks + 8 * 12);
 }
 
-/* Pictures are work of both lanes, as much as is counted here by hand. In the prompt's graph nothing is later than with the
- * encoder first, text before a picture and views beside each other are sooner, and no schedule is invalid. */
+/* Pictures are work of both lanes, as much as is counted here by hand. In the prompt's graph nothing is later
+ * than with the encoder first, text before a picture and views beside each other are sooner, and no schedule
+ * is invalid. */
 static void views_are_encoded_beside_the_prompt(void **state) {
     (void)state;
     enum { VIEWS = 5, BEFORE = 300, TOKENS = 700 };
@@ -393,7 +394,8 @@ static void views_are_encoded_beside_the_prompt(void **state) {
         if (kinds[k] != TN_POLICY_OOE) continue;
         assert_true(o.ttft_ms <
                     .9 * (VIEWS * (products + floats) / 1e6 + text.ttft_ms)); /* beside each other */
-        /* a chunk waits for the views whose rows it has, and no earlier one does: 64 rows from 300 on, in chunks of 128 */
+        /* a chunk waits for the views whose rows it has, and no earlier one does: 64 rows from 300 on, in
+         * chunks of 128 */
         const int32_t n_steps = (sim.graph->n_tasks - VIEWS * (12 * 8 + 1)) / 6;
         const int32_t waits[] = {0, 0, 2, 4, 5, 5};
         for (int32_t i = 0; i < 6; i++) assert_int_equal(sim.graph->n_preds[i * n_steps], waits[i]);

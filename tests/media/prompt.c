@@ -346,7 +346,8 @@ static void other_templates(void **state) {
     assert_non_null(strstr(err.message, "was not made to see"));
 }
 
-/* A conversation without pictures, or whose pictures have left it, is what it is in a model that does not see. */
+/* A conversation without pictures, or whose pictures have left it, is what it is in a model that does not
+ * see. */
 static void without_pictures(void **state) {
     (void)state;
     static const char *const templates[] = {NULL, "chatml",

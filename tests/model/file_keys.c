@@ -6,7 +6,6 @@
 
 #include "base/file.h"
 #include "base/pool.h"
-#include "lab/synth.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -108,12 +107,6 @@ static tn_ctx ctx;
 static tn_pool *pool;
 static char changed[] = "/tmp/tern-file-keys-XXXXXX";
 
-static void write_tower(char path[FIXTURE_PATH], const char *name, tn_dtype d) {
-    tern_error err;
-    fixture_file(path, "tower.gguf");
-    must(tn_synth_tower(&ctx, name, path, 7, d, &err), &err);
-}
-
 static void check(const char *what, const char *key, tern_status got, tern_status want, const tern_error *err,
                   const char *part) {
     if (got != want || (part && (!strstr(err->message, part) || !strstr(err->message, changed))))
@@ -134,7 +127,7 @@ static void tower_with(const char *tower, const char *key, value v, tern_status 
     char path[FIXTURE_PATH];
     tern_error err = {0};
     tn_tower *t = NULL;
-    write_tower(path, tower, TN_F32);
+    fixture_tower(path, "tower.gguf", tower, 7, TN_F32);
     write_with(changed, path, key, &v);
     check(tower, key, tn_tower_open(&ctx, pool, changed, 64, TN_TOWER_FLOAT, &t, &err), want, &err, part);
     tn_tower_close(&t);

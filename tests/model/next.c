@@ -256,11 +256,8 @@ static void not_whole(void **state) {
 /* The same of a folder, whose names are not the model's layers'. */
 static void folder_not_whole(void **state) {
     (void)state;
-    char folder[FIXTURE_PATH], command[4 * FIXTURE_PATH + 200], file[FIXTURE_PATH + 32], less[FIXTURE_PATH];
-    fixture_file(folder, "folder");
-    snprintf(command, sizeof command, "rm -rf '%s' && cp -r '%s' '%s' && chmod -R u+w '%s'", folder, CASE,
-             folder, folder);
-    assert_int_equal(system(command), 0);
+    char folder[FIXTURE_PATH], file[FIXTURE_PATH + 32], less[FIXTURE_PATH];
+    fixture_copy_folder(CASE, folder, "folder");
     tern_engine *e;
     tern_error err = {0};
     must(tern_engine_open(folder, NULL, &e, &err), &err);

@@ -7,7 +7,6 @@
 #include "base/rng.h"
 #include "base/status.h"
 #include "formats/gguf.h"
-#include "lab/synth.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -525,12 +524,6 @@ static void model(const tn_gguf *g, const tn_tower_shape *s, tn_tower_size z, co
 
 /* ---- tests ---------------------------------------------------------------------------------------------- */
 
-static void write_tower(char path[FIXTURE_PATH], const char *name, tn_dtype d) {
-    tern_error err;
-    fixture_file(path, "tower.gguf");
-    must(tn_synth_tower(&ctx, name, path, 7, d, &err), &err);
-}
-
 /* A tile and pieces of one; of families without tiles of one size, pictures of sizes that are no multiples of the table,
  * smaller and larger. */
 static tn_tower_size size_of(const tn_tower_shape *s, int i) {
@@ -575,7 +568,7 @@ static double off(const char *name, tn_dtype d, tn_tower_scheme scheme, bool out
     tern_error err;
     tn_tower *t;
     tn_gguf *g;
-    write_tower(path, name, d);
+    fixture_tower(path, "tower.gguf", name, 7, d);
     must(tn_file_slurp(path, 1 << 24, &bytes, &n_bytes, &err), &err);
     must(tn_gguf_open_memory(&ctx, bytes, n_bytes, "memory", &g, &err), &err);
     must(tn_tower_open_memory(&ctx, pool, bytes, n_bytes, 0, scheme, &t, &err), &err);
@@ -636,7 +629,7 @@ static void same_bits(const char *name, int32_t out, tn_tower_scheme scheme) {
     tn_tower *t;
     tn_pool *one;
     tn_kernels plain;
-    write_tower(path, name, TN_F16);
+    fixture_tower(path, "tower.gguf", name, 7, TN_F16);
     must(tn_pool_open(&ctx, 1, &one, &err), &err);
     must(tn_tower_open(&ctx, one, path, out, scheme, &t, &err), &err);
     tn_kernels_init(&plain, 0);
@@ -817,7 +810,7 @@ static void is_refused(const char *tower, const fault *faults, size_t n_faults) 
     char path[FIXTURE_PATH], *bytes;
     size_t n;
     tern_error err;
-    write_tower(path, tower, TN_F32);
+    fixture_tower(path, "tower.gguf", tower, 7, TN_F32);
     for (size_t i = 0; i < n_faults; i++) {
         tn_tower *t = NULL;
         must(tn_file_slurp(path, 1 << 24, &bytes, &n, &err), &err);
@@ -843,7 +836,7 @@ static void wrong_files_are_refused_by_name(void **state) {
     is_refused("tiny-gemma4-mmproj", wrong_gemma4, sizeof wrong_gemma4 / sizeof *wrong_gemma4);
     is_refused("tiny-minicpmv-mmproj", wrong_minicpm, sizeof wrong_minicpm / sizeof *wrong_minicpm);
     is_refused("tiny-smolvlm-mmproj", wrong, sizeof wrong / sizeof *wrong);
-    write_tower(path, "tiny-smolvlm-mmproj", TN_F32);
+    fixture_tower(path, "tower.gguf", "tiny-smolvlm-mmproj", 7, TN_F32);
     /* a value that is none; and every end of the file */
     must(tn_file_slurp(path, 1 << 24, &bytes, &n, &err), &err);
     memcpy(bytes + n - 4, "\0\0\x80\x7f", 4);
@@ -864,7 +857,7 @@ static void limits_and_places(void **state) {
     tern_error err;
     tn_tower *t;
     tn_gguf *g;
-    write_tower(path, "tiny-gemma4-mmproj", TN_F32);
+    fixture_tower(path, "tower.gguf", "tiny-gemma4-mmproj", 7, TN_F32);
     must(tn_file_slurp(path, 1 << 24, &bytes, &n_bytes, &err), &err);
     must(tn_gguf_open_memory(&ctx, bytes, n_bytes, "memory", &g, &err), &err);
     float *most = (float *)tn_gguf_tensor(g, "v.blk.0.attn_q.output_max")->data; /* the test's own bytes */

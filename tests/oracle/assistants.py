@@ -1,13 +1,12 @@
 """Gemma 4's assistants for the oracle: models of Gemma 4's kind, assistants for them in the forms that folders and GGUF files have,
 and the logits of the first three drafts after every place of a text, in float64 from the published definition."""
-import json
 import math
 
 import numpy as np
 
 from files import GGUF_NAMES, GGUF_NAMES_GEMMA2, Stored, write_gguf, write_hf_folder
-from heads import CHAIN, CHAIN_WIDTH, Numbers
-from reference import ACTIVATIONS, gated, gemma4_states, heads, linear, rms_norm, softmax
+from heads import CHAIN, CHAIN_WIDTH, Numbers, words, write_vectors
+from reference import ACTIVATIONS, gated, gemma4_frequencies, gemma4_states, heads, linear, rms_norm, softmax
 
 SLIDING, FULL = "sliding_attention", "full_attention"
 N_TOK, N_VOCAB, DRAFTS = 44, 48, 3
@@ -100,9 +99,7 @@ def drafts(cfg, w, kept, state, embedding, ids, pos):
         for i, kind in enumerate(cfg["layer_types"]):
             p, sliding = f"model.layers.{i}.", kind == SLIDING
             rope, d = cfg["rope_parameters"][kind], cfg["head_dim"] if sliding else cfg["global_head_dim"]
-            freq = rope["rope_theta"] ** (-np.arange(0, d, 2) / d)
-            if rope["rope_type"] == "proportional":
-                freq = np.where(np.arange(d // 2) < int(rope["partial_rotary_factor"] * d / 2), freq, 0)
+            freq = gemma4_frequencies(rope, d)
             q = heads(linear(norm(x, p + "input_layernorm.weight"), w(p + "self_attn.q_proj.weight")), cfg["num_attention_heads"])[0]
             q = turned(norm(q, p + "self_attn.q_norm.weight"), freq, pos)
             a = attend(q, *kept[kind], cfg["sliding_window"] if sliding else None)
@@ -179,14 +176,6 @@ def gguf_of(arch, cfg, tensors, name, more):
 def draft_keys(a, n_target):
     arch = "gemma4-assistant"
     return {f"{arch}.embedding_length_out": n_target, f"{arch}.nextn_predict_layers": a["text"]["num_hidden_layers"]}
-
-
-def words(n):
-    """A vocabulary of n letters."""
-    letters = ["<unk>", "<s>", "</s>", "\u2581", ".", ","] + [chr(ord("a") + i) for i in range(26)] + [chr(ord("A") + i) for i in range(26)]
-    return {"tokenizer.ggml.model": "llama", "tokenizer.ggml.tokens": letters[:n], "tokenizer.ggml.scores": [0.0] * n,
-            "tokenizer.ggml.token_type": [2, 3, 3] + [1] * (n - 3), "tokenizer.ggml.unknown_token_id": 0,
-            "tokenizer.ggml.bos_token_id": 1, "tokenizer.ggml.eos_token_id": 2}
 
 
 def chain(out):
@@ -267,10 +256,7 @@ def make_all(out, uniform, rounded, models):
         for cut in (7, 9):
             if np.abs(after(32, head_w, cut)[0] - rows[positions.index(32)][0]).max() / np.abs(whole).max() < 1e-3:
                 raise SystemExit(f"{name}: a window of {cut} does not show")
-        lines = ",\n    ".join(json.dumps([rounded(x) for x in row]) for row in rows)
-        (out / name / "vectors.json").write_text(
-            f'{{\n  "tokens": {json.dumps(ids)},\n  "known": [],\n  "positions": {json.dumps(positions)},\n  "further": [\n    {lines}\n  ]\n}}\n'
-        )
+        write_vectors(out / name, ids, positions, [[rounded(x) for x in row] for row in rows], [])
 
 
 def wide_model(uniform, checkpoint):

@@ -1,12 +1,11 @@
 """Drafters of DFlash for the oracle: drafters of heads.py's model in the forms that folders and GGUF files have, and the logits of every draft
 of a block after every place of a text, in float64 from the published definition."""
-import json
 import math
 
 import numpy as np
 
 from files import GGUF_NAMES, Stored, write_gguf, write_hf_folder
-from heads import CHAIN, CHAIN_WIDTH, N_LAYERS, N_VOCAB, WIDTH, inputs, model
+from heads import CHAIN, CHAIN_WIDTH, N_LAYERS, N_VOCAB, WIDTH, inputs, model, weights, write_vectors
 from reference import gated, geometry, heads, linear, rms_norm, rope_frequencies, rotate, silu, softmax
 
 SLIDING, FULL = "sliding_attention", "full_attention"
@@ -35,14 +34,9 @@ OTHERWISE = {
 
 def drafter(name, d, uniform):
     cfg, out = d["cfg"], {}
+    matrix, vector = weights(out, name, uniform, d["dtype"])
     n_heads, n_kv, size = geometry(cfg)
     c, f = cfg["hidden_size"], cfg["intermediate_size"]
-
-    def matrix(key, rows, cols, gain=1.0):
-        out[key + ".weight"] = Stored(uniform(name + key, (rows, cols)) * gain * (3 / cols) ** 0.5, d["dtype"])
-
-    def vector(key, n):
-        out[key + ".weight"] = Stored(np.round((1 + 0.5 * uniform(name + key, (n,))) * 128) / 128, d["dtype"])
 
     matrix("fc", c, len(d["reads"]) * WIDTH, 1.5)
     vector("hidden_norm", c)
@@ -182,10 +176,8 @@ def make_all(out, uniform, rounded):
 
     def vectors(name, d, w):
         rows = [drafts(d, model_w, w, ids, p) for p in positions]
-        lines = ",\n    ".join(json.dumps([rounded(row) for row in block]) for block in rows)
         (out / name).mkdir(exist_ok=True)
-        (out / name / "vectors.json").write_text(
-            f'{{\n  "tokens": {json.dumps(ids)},\n  "positions": {json.dumps(positions)},\n  "further": [\n    {lines}\n  ]\n}}\n')
+        write_vectors(out / name, ids, positions, [[rounded(row) for row in block] for block in rows])
         return rows[positions.index(32)]
 
     for name, d in DRAFTERS.items():

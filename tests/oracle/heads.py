@@ -43,15 +43,38 @@ class Numbers:
         return self.values.astype("<i8").tobytes()
 
 
-def model(uniform):
-    c, f, d, out = WIDTH, MODEL["intermediate_size"], WIDTH // 4, {}
+def weights(out, name, uniform, dtype):
+    """Two functions that add random tensors of this type to out: a linear's, and a norm's."""
 
     def matrix(key, rows, cols, gain=1.0):
-        out[key + ".weight"] = Stored(uniform("heads-model" + key, (rows, cols)) * gain * (3 / cols) ** 0.5, "F32")
+        out[key + ".weight"] = Stored(uniform(name + key, (rows, cols)) * gain * (3 / cols) ** 0.5, dtype)
 
     def vector(key, n):
-        out[key + ".weight"] = Stored(np.round((1 + 0.5 * uniform("heads-model" + key, (n,))) * 128) / 128, "F32")
+        out[key + ".weight"] = Stored(np.round((1 + 0.5 * uniform(name + key, (n,))) * 128) / 128, dtype)
 
+    return matrix, vector
+
+
+def words(n):
+    """A vocabulary of n letters."""
+    letters = ["<unk>", "<s>", "</s>", "\u2581", ".", ","] + [chr(ord("a") + i) for i in range(26)] + [chr(ord("A") + i) for i in range(26)]
+    return {"tokenizer.ggml.model": "llama", "tokenizer.ggml.tokens": letters[:n], "tokenizer.ggml.scores": [0.0] * n,
+            "tokenizer.ggml.token_type": [2, 3, 3] + [1] * (n - 3), "tokenizer.ggml.unknown_token_id": 0,
+            "tokenizer.ggml.bos_token_id": 1, "tokenizer.ggml.eos_token_id": 2}
+
+
+def write_vectors(folder, ids, positions, rows, known=None):
+    """rows: of each position, the logits of its drafts. known: the tokens that a head knows."""
+    lines = ",\n    ".join(json.dumps(row) for row in rows)
+    listed = "" if known is None else f'  "known": {json.dumps(known)},\n'
+    (folder / "vectors.json").write_text(
+        f'{{\n  "tokens": {json.dumps(ids)},\n{listed}  "positions": {json.dumps(positions)},\n  "further": [\n    {lines}\n  ]\n}}\n'
+    )
+
+
+def model(uniform):
+    c, f, d, out = WIDTH, MODEL["intermediate_size"], WIDTH // 4, {}
+    matrix, vector = weights(out, "heads-model", uniform, "F32")
     matrix("model.embed_tokens", N_VOCAB, c, c**0.5 / 2)
     for i in range(N_LAYERS):
         p = f"model.layers.{i}."
@@ -72,12 +95,7 @@ def head(name, h, uniform):
     n_heads, n_kv, d = geometry(cfg)
     c, f = cfg["hidden_size"], cfg["intermediate_size"]
     p = "layers.0." if h["embd"] else "midlayer."
-
-    def matrix(key, rows, cols, gain=1.0):
-        out[key + ".weight"] = Stored(uniform(name + key, (rows, cols)) * gain * (3 / cols) ** 0.5, "F32")
-
-    def vector(key, n):
-        out[key + ".weight"] = Stored(np.round((1 + 0.5 * uniform(name + key, (n,))) * 128) / 128, "F32")
+    matrix, vector = weights(out, name, uniform, "F32")
 
     matrix("fc", c, 3 * WIDTH, 1.5)
     if h["norm_in"]:
@@ -208,11 +226,7 @@ def chain(out):
     for i in range(4):
         model |= block(f"model.layers.{i}.", CHAIN_WIDTH, ("input_layernorm", "post_attention_layernorm"))
     meta, tensors = gguf_from_hf(cfg, model, "chain")
-    letters = ["<unk>", "<s>", "</s>", "\u2581", ".", ","] + [chr(ord("a") + i) for i in range(26)]
-    meta |= {"tokenizer.ggml.model": "llama", "tokenizer.ggml.tokens": letters, "tokenizer.ggml.scores": [0.0] * CHAIN,
-             "tokenizer.ggml.token_type": [2, 3, 3] + [1] * (CHAIN - 3), "tokenizer.ggml.unknown_token_id": 0,
-             "tokenizer.ggml.bos_token_id": 1, "tokenizer.ggml.eos_token_id": 2}
-    write_gguf(out / "chain.gguf", meta, tensors)
+    write_gguf(out / "chain.gguf", meta | words(CHAIN), tensors)
     head = {"fc.weight": zeros(CHAIN_WIDTH, 3 * CHAIN_WIDTH), "norm.weight": ones, "lm_head.weight": Stored(says, "F32")}
     head |= block("midlayer.", 2 * CHAIN_WIDTH, ("input_layernorm", "hidden_norm", "post_attention_layernorm"))
     same, pairs = np.zeros((CHAIN_WIDTH, 2 * CHAIN_WIDTH)), np.zeros((CHAIN_WIDTH, 2 * CHAIN_WIDTH))
@@ -253,8 +267,4 @@ def make_all(out, uniform, rounded):
             whole = rows[positions.index(32)][1]
             if np.abs(lost - whole).max() / np.abs(whole).max() < 2e-3:
                 raise SystemExit(f"{name}: {k} does not show")
-        lines = ",\n    ".join(json.dumps([rounded(a), rounded(b)]) for a, b in rows)
-        (out / name / "vectors.json").write_text(
-            f'{{\n  "tokens": {json.dumps(ids)},\n  "known": {json.dumps(known.tolist())},\n  "positions": {json.dumps(positions)},\n'
-            f'  "further": [\n    {lines}\n  ]\n}}\n'
-        )
+        write_vectors(out / name, ids, positions, [[rounded(a), rounded(b)] for a, b in rows], known.tolist())

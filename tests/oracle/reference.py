@@ -589,10 +589,19 @@ def experts_beside(cfg, w, p, x, act):
     return rms_norm(y, w(p + "post_feedforward_layernorm_2.weight"), eps)
 
 
+def gemma4_frequencies(rope, d):
+    """Of a head of size d: a proportional rope leaves the last pairs as they are."""
+    freq = rope["rope_theta"] ** (-np.arange(0, d, 2) / d)
+    if rope["rope_type"] == "proportional":
+        freq = np.where(np.arange(d // 2) < int(rope["partial_rotary_factor"] * d / 2), freq, 0)
+    return freq
+
+
 def gemma4_states(cfg, w, ids):
-    """What its output layer reads, and the keys and values that the last layers of either kind read. Gemma 4: layers with a window have heads of another size than the others; the last layers read the keys and values
-    of the last layer before them that is of their kind; every layer adds, gated, what it takes of the token's embedding
-    and of a second embedding of its own. Scores are not scaled: queries, keys and values are normed."""
+    """Gemma 4: what its output layer reads, and the keys and values that the last layers of either kind read. Layers with
+    a window have heads of another size than the others; the last layers read the keys and values of the last layer before
+    them that is of their kind; every layer adds, gated, what it takes of the token's embedding and of a second embedding of
+    its own. Scores are not scaled: queries, keys and values are normed."""
     n, eps, act = cfg["num_hidden_layers"], cfg["rms_norm_eps"], ACTIVATIONS[cfg["hidden_activation"]]
     n_heads, ple = cfg["num_attention_heads"], cfg.get("hidden_size_per_layer_input") or 0
     norm = lambda x, name: rms_norm(x, w(name), eps)
@@ -610,9 +619,7 @@ def gemma4_states(cfg, w, ids):
         d = cfg["head_dim"] if sliding else cfg["global_head_dim"]
         same = cfg.get("attention_k_eq_v", False) and not sliding
         n_kv = cfg["num_global_key_value_heads"] if same else cfg["num_key_value_heads"]
-        freq = rope["rope_theta"] ** (-np.arange(0, d, 2) / d)
-        if rope["rope_type"] == "proportional":
-            freq = np.where(np.arange(d // 2) < int(rope["partial_rotary_factor"] * d / 2), freq, 0)
+        freq = gemma4_frequencies(rope, d)
         h = norm(x, p + "input_layernorm.weight")
         q = rotate(norm(heads(linear(h, w(p + "self_attn.q_proj.weight")), n_heads), p + "self_attn.q_norm.weight"), freq, 1)
         if i < own:

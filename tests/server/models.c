@@ -251,12 +251,9 @@ static void encoders_leave_when_idle(void **state) {
     tern_error err = {0};
     tn_served *k;
     tn_look *l;
-    tn_ctx ctx;
     bool more;
-    tn_ctx_init(&ctx, NULL);
     fixture_model(model, "sees.gguf", "tiny-llama+sees", 1, TN_F32);
-    fixture_file(tower, "mmproj-sees.gguf");
-    must(tn_synth_tower(&ctx, "tiny-smolvlm-mmproj", tower, 1, TN_F32, &err), &err);
+    fixture_tower(tower, "mmproj-sees.gguf", "tiny-smolvlm-mmproj", 1, TN_F32);
     tn_models *m = open_models(0, 0);
     must(tn_models_add(m, "sees", model, &err), &err);
     must(tn_models_use(m, "sees", NULL, NULL, &k, &err), &err);

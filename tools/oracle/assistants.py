@@ -13,6 +13,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "oracle"))
 import assistants  # noqa: E402
 import cases  # noqa: E402
+import heads  # noqa: E402
 from files import Stored, write_gguf  # noqa: E402
 
 
@@ -24,7 +25,7 @@ def main():
     g = cases.CASES["gemma4"]
     models = {"gemma4": (g["cfg"], cases.checkpoint("gemma4", g["cfg"], g["dtype"], g["vectors"], g["dtype"])),
               "gemma4-wide": (assistants.WIDE, assistants.wide_model(cases.uniform, cases.checkpoint))}
-    words = assistants.words(assistants.N_VOCAB)
+    words = heads.words(assistants.N_VOCAB)
     with tempfile.TemporaryDirectory() as tmp:
         folder = pathlib.Path(tmp)
         for name, a in assistants.ASSISTANTS.items():

@@ -14,11 +14,7 @@ import cases  # noqa: E402
 import heads  # noqa: E402
 from files import gguf_from_hf, write_gguf  # noqa: E402
 
-WORDS = ["<unk>", "<s>", "</s>"] + [chr(0x61 + i) for i in range(heads.N_VOCAB - 3)]
-TOKENIZER = {
-    "tokenizer.ggml.model": "llama", "tokenizer.ggml.tokens": WORDS, "tokenizer.ggml.scores": [0.0] * len(WORDS),
-    "tokenizer.ggml.token_type": [2, 3, 3] + [1] * (len(WORDS) - 3), "tokenizer.ggml.bos_token_id": 1, "tokenizer.ggml.eos_token_id": 2,
-}
+TOKENIZER = heads.words(heads.N_VOCAB)
 
 
 def main():

@@ -325,6 +325,7 @@ def main_train(o):
 
 def main_export(o):
     import numpy as np
+    import safetensors
     import torch
     kept = torch.load(f"{o.run}/reader.pt", map_location="cpu")["w"]
     around = kept["marks"].numpy()  # <image> stands where rows of the tower come, and has no embedding
@@ -348,16 +349,9 @@ def main_export(o):
         rows = v.reshape(len(v), -1)
         scale = np.abs(rows).max(1, keepdims=True).astype(np.float32) / 127
         parts[k], parts[k + ".scale"] = np.rint(rows / np.maximum(scale, 1e-30)).astype(np.int8).reshape(v.shape), scale[:, 0]
-    head, blobs, at = {}, [], 0
-    for k in sorted(parts, key=lambda k: (parts[k].dtype.itemsize == 1, k)):  # floats first, so that they lie at multiples of 4
-        blobs.append(parts[k].tobytes())
-        head[k] = {"dtype": "I8" if parts[k].dtype == np.int8 else "F32", "shape": list(parts[k].shape), "data_offsets": [at, at + len(blobs[-1])]}
-        at += len(blobs[-1])
-    text = json.dumps(head, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    with open(f"{o.out}/eyes.safetensors", "wb") as f:
-        f.write(len(text).to_bytes(8, "little") + text + b"".join(blobs))
-    print(f"{o.out}/eyes.safetensors: {8 + len(text) + at} bytes, {sum(v.size for v in tensors.values())} parameters, "
+    path = f"{o.out}/eyes.safetensors"
+    safetensors.write(path, parts, "F32")
+    print(f"{path}: {os.path.getsize(path)} bytes, {sum(v.size for v in tensors.values())} parameters, "
           f"{sum(v.size for k, v in tensors.items() if k.startswith('model.vision') or 'connector' in k)} of them in the tower")
 
 

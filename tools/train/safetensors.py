@@ -14,12 +14,13 @@ def from_bf16(b):
 
 
 def write(path, tensors, dtype="BF16"):
-    """tensors: name -> array; dtype BF16 or F32."""
+    """tensors: name -> array; dtype BF16 or F32, and I8 of arrays that are of bytes. Bytes lie last, so that floats lie at multiples of 4."""
     head, blobs, at = {"__metadata__": {"format": "pt"}}, [], 0
-    for name in sorted(tensors):
-        a = np.asarray(tensors[name], np.float32)
-        b = (to_bf16(a) if dtype == "BF16" else np.ascontiguousarray(a)).tobytes()
-        head[name] = {"dtype": dtype, "shape": list(a.shape), "data_offsets": [at, at + len(b)]}
+    for name in sorted(tensors, key=lambda k: (tensors[k].dtype == np.int8, k)):
+        whole = tensors[name].dtype == np.int8
+        a = np.ascontiguousarray(tensors[name], np.int8 if whole else np.float32)
+        b = (to_bf16(a) if dtype == "BF16" and not whole else a).tobytes()
+        head[name] = {"dtype": "I8" if whole else dtype, "shape": list(a.shape), "data_offsets": [at, at + len(b)]}
         at += len(b)
         blobs.append(b)
     h = json.dumps(head, separators=(",", ":")).encode()
