@@ -5,7 +5,6 @@
 #include "cli/pack_progress.h"
 
 #include "base/background.h"
-#include "engine/sight_find.h"
 #include "formats/package.h"
 #include "measure/tune.h"
 #include "model/blocks.h"
@@ -123,7 +122,7 @@ static bool find(const char *model, char path[TN_CACHE_PATH], tern_error *err) {
 
 bool cli_packing_find(const char *model, char path[TN_CACHE_PATH]) {
     tern_error err;
-    return !tn_pkg_is(model) && !tn_sight_needs_file(model) && find(model, path, &err);
+    return !tn_pkg_is(model) && find(model, path, &err);
 }
 
 bool cli_packing_parse(const char *text, packing_when *out) {
@@ -144,15 +143,6 @@ const char *cli_packing_model(packing_when when, const char *model) {
     used.later = NULL;
     used.model = when == PACKING_NEVER || tn_pkg_is(model) ? NULL : model;
     if (!used.model) return model;
-    if (tn_sight_needs_file(model)) {
-        if (when != PACKING_AUTO)
-            fprintf(stderr,
-                    "tern: %s is not packed: there is a picture encoder beside it, and its pictures need the "
-                    "model's own file\n",
-                    cli_shown(model));
-        used.model = NULL;
-        return model;
-    }
     tern_error err;
     if (find(model, used.package, &err)) return used.package;
     if (err.message[0]) { /* a model that cannot be read gets its message from who opens it */

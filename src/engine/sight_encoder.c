@@ -44,11 +44,6 @@ bool tn_encoder_sees_itself(const tern_engine *e, tn_tower_kind kind) {
 /* What the encoder's rows need of the language model. */
 static tern_status check_tower(const tern_engine *e, const tn_tower_shape *shape, tern_error *err) {
     const tn_hparams *h = &e->model->h;
-    TN_FAIL_IF(tn_encoder_sees_itself(e, shape->kind) && e->npu, err, TERN_E_UNSUPPORTED,
-               "pictures of Gemma %d need the model's own file (--pack never, or the file's name): a package "
-               "reads a "
-               "picture's rows in pieces, and they see each other",
-               shape->kind == TN_TOWER_GEMMA3 ? 3 : 4);
     TN_FAIL_IF(
         tn_tower_has_axes(shape->kind) && !tn_has_axes(h), err, TERN_E_UNSUPPORTED,
         "pictures of Qwen's encoders need a model whose rope has three axes, and the file of this one (%s) "
@@ -64,6 +59,24 @@ static tern_status check_tower(const tern_engine *e, const tn_tower_shape *shape
         "the encoder is of another model: it gives rows for %d first layers (deepstack), and the model's "
         "read %d",
         shape->n_deep, h->n_deepstack);
+    return TERN_OK;
+}
+
+/* A package reads a picture whose rows see each other in one chunk. Where a picture may have any number of rows, it has no
+ * more than a chunk. */
+static tern_status fit_chunk(const tern_engine *e, tn_tower_shape *s, tern_error *err) {
+    enum { LEAST = 256 }; /* rows: with fewer such a picture is a blur */
+    if (!e->npu || !tn_encoder_sees_itself(e, s->kind)) return TERN_OK;
+    const int64_t area = (int64_t)s->patch * s->shuffle * s->patch * s->shuffle, chunk = e->npu->chunk;
+    const bool any_size = tn_tower_any_size(s->kind);
+    const int64_t rows = any_size ? s->max_pixels / area : tn_tower_rows(s, tn_tower_tile(s));
+    if (rows <= chunk) return TERN_OK;
+    TN_FAIL_IF(!any_size || chunk < LEAST, err, TERN_E_UNSUPPORTED,
+               "the rows of a picture see each other, up to %" PRId64 ", and a chunk has %" PRId64
+               ": --set chunk=%d or more",
+               rows, chunk, LEAST);
+    s->max_pixels = chunk * area;
+    if (s->min_pixels > s->max_pixels / 4) s->min_pixels = s->max_pixels / 4;
     return TERN_OK;
 }
 
@@ -140,6 +153,7 @@ static tern_status read_metadata(tn_encoder *x, const tern_options *o, tern_erro
     tern_status st = check_tower(x->e, tn_tower_shape_of(t), err);
     x->said = x->shape = *tn_tower_shape_of(t);
     tn_encoder_limit(&x->shape, o);
+    if (st == TERN_OK) st = fit_chunk(x->e, &x->shape, err);
     if (st == TERN_OK) st = check_room(x, t, o, err);
     tn_tower_close(&t);
     return st;

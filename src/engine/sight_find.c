@@ -3,7 +3,6 @@
 #include "base/status.h"
 #include "engine/beside.h"
 #include "formats/gguf.h"
-#include "model/source.h"
 #include "model/tower.h"
 
 #include <stdlib.h>
@@ -44,21 +43,4 @@ char *tn_sight_find(const char *model, int32_t n_embd, tern_error *err) {
         return NULL;
     }
     return path;
-}
-
-bool tn_sight_needs_file(const char *model) {
-    char *encoder = tn_sight_find(model, 0, NULL);
-    tn_source *src = NULL;
-    tn_ctx ctx;
-    bool needs = false;
-    if (!encoder) return false;
-    tn_ctx_init(&ctx, NULL);
-    if (tn_source_open(&ctx, model, &src, NULL) == TERN_OK) {
-        const tn_hparams *h = tn_source_hparams(src);
-        needs = (!strcmp(h->arch, "gemma3") || (!strcmp(h->arch, "gemma4") && !h->n_ple)) &&
-                fits(encoder, h->n_embd, NULL);
-    }
-    tn_source_close(&src);
-    free(encoder);
-    return needs;
 }

@@ -8,8 +8,5 @@
  * none and the model is a Hugging Face folder with an encoder, that folder. To be freed with free; NULL with a message:
  * there is none, several are as good, or (TERN_E_INVALID) it gives rows for a model of another width than n_embd (0: any). */
 char *tn_sight_find(const char *model, int32_t n_embd, tern_error *err);
-/* Whether there is one whose pictures need the model's own file: their rows see each other, and a package reads them in
- * pieces. */
-bool tn_sight_needs_file(const char *model);
 
 #endif

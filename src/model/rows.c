@@ -68,6 +68,20 @@ int32_t tn_rows_first_pos(const tn_hparams *h, int layer, int32_t pos) {
     return window && pos >= window ? pos - window + 1 : 0;
 }
 
+bool tn_rows_pictures(const tn_extra_rows *e, const int32_t *ids, int32_t n, int32_t pos0,
+                      tn_row_picture *out) {
+    bool any = false;
+    for (int32_t i = 0; e && i < n; i++) {
+        const tn_extra_span *s = ids[i] >= e->first ? tn_extra_span_of(e, ids[i]) : NULL;
+        const int32_t first = s ? pos0 + i - (ids[i] - s->first) : 0;
+        out[i] = (tn_row_picture){0, 0, false};
+        if (!s || !s->whole || first < 0 || first + s->n > pos0 + n) continue;
+        out[i] = (tn_row_picture){first, first + s->n, s->in_windows};
+        any = true;
+    }
+    return any;
+}
+
 void tn_rows_seen(const tn_rows *r, int layer, int32_t i, int32_t *first, int32_t *end) {
     int32_t pos = r->pos[i], n = r->pos[r->n_rows - 1] + 1, side = tn_layer_window(r->h, layer) / 2;
     if (!r->h->bidirectional) {

@@ -55,6 +55,11 @@ typedef struct tn_row_picture {
     bool in_windows;
 } tn_row_picture;
 
+/* Fills out [n] for the rows of these ids, the first of them at pos0. Returns false where none is of a picture whose rows
+ * see each other. A picture that is not whole in these rows and the text before them is none. e may be NULL. */
+bool tn_rows_pictures(const tn_extra_rows *e, const int32_t *ids, int32_t n, int32_t pos0,
+                      tn_row_picture *out);
+
 /* Where a row stands on the axes of rope, and what the first layers add to it (axes.h). */
 typedef struct tn_row_axes {
     int32_t at[TN_AXES];

@@ -32,6 +32,7 @@ static void begin_chunk(tn_pipeline *p, int32_t i, const tn_pipeline_text *t, in
     for (int32_t r = 0; r < n; r++) c->pos[r] = c->slot[r] = pos0 + r;
     c->r.axes = tn_axes_of(c->r.h, c->r.extra, c->f.ids, n, NULL, pos0, *next, c->axes) ? c->axes : NULL;
     for (int32_t r = 0; r < n; r++) *next = tn_axes_next(c->r.extra, c->f.ids[r], *next);
+    c->r.picture = tn_rows_pictures(c->r.extra, c->f.ids, n, pos0, c->picture) ? c->picture : NULL;
     tn_rows_rope_table(&c->r, t->rope_long);
     begin_jobs(p, i, n);
 }
@@ -70,6 +71,9 @@ static int32_t begin_texts(tn_pipeline *p, const tn_pipeline_text *texts, int32_
         t->r.axes = tn_axes_of(t->r.h, t->r.extra, from->ids, from->n, tree, from->pos0, from->next, axes)
                         ? axes
                         : NULL;
+        tn_row_picture *picture = c->picture + row0;
+        t->r.picture =
+            !tree && tn_rows_pictures(t->r.extra, from->ids, from->n, from->pos0, picture) ? picture : NULL;
         tn_frame_slice(&c->f, &t->r, row0, -1, &t->f);
         t->f.ids = from->ids;
         tn_rows_rope_table(&t->r, from->rope_long);
@@ -136,7 +140,8 @@ static void attend_small(tn_pipeline *p, small_step *s) {
                                     n_groups = tn_rows_groups(&p->model->h, s->op->layer);
     for (int32_t i = 0; i < p->call.n_texts; i++) {
         const text *t = &p->call.texts[i];
-        any += n_rounds[i] = t->sparse ? tn_sparse_decode_rounds(t->sparse, &t->r, s->op->layer) : 0;
+        const bool may = t->sparse && !t->r.picture; /* a selection knows only what came before */
+        any += n_rounds[i] = may ? tn_sparse_decode_rounds(t->sparse, &t->r, s->op->layer) : 0;
     }
     s->text = NULL;
     if (!any) tn_pool_for(p->pool, n_groups * p->call.n_texts, small_attention, s);
@@ -329,6 +334,16 @@ static bool ends_wave(const tn_pipeline *p, int32_t pos0, int32_t n) {
     return rows > TN_DECODE_M;
 }
 
+/* Rows of the first chunk that are left out. A picture whose rows see each other is read in one chunk: it begins a wave of
+ * its own where it would not fit otherwise, and no other chunk is in flight then. */
+static int32_t skipped_rows(const tn_pipeline *p, const tn_pipeline_text *t) {
+    const tn_extra_rows *e = p->chunks[0].r.extra;
+    const int32_t skipped = tn_skipped_rows(t->pos0);
+    const tn_extra_span *s = e && t->ids[0] >= e->first ? tn_extra_span_of(e, t->ids[0]) : NULL;
+    if (!s || !s->whole || t->n > p->n_rows) return skipped;
+    return skipped + s->first + s->n - t->ids[0] > p->n_rows ? 0 : skipped;
+}
+
 static tern_status forward_locked(const tn_pipeline_text *t, const atomic_bool *cancel, tn_timeline *timeline,
                                   tern_error *err) {
     tn_pipeline *p = t->p;
@@ -339,7 +354,7 @@ static tern_status forward_locked(const tn_pipeline_text *t, const atomic_bool *
     p->call.form = TN_FORM_CHUNK;
     p->call.sparse = p->sparse_prompt;
     if (p->sparse) tn_sparse_attn_rewind(p->sparse, pos0);
-    p->call.n_skipped = tn_skipped_rows(pos0);
+    p->call.n_skipped = skipped_rows(p, t);
     int32_t n_chunks = (p->call.n_skipped + n + p->n_rows - 1) / p->n_rows, next = t->next;
     for (int32_t i = 0; i < n_chunks; i++) {
         int32_t at = i ? i * p->n_rows - p->call.n_skipped : 0, end = (i + 1) * p->n_rows - p->call.n_skipped;

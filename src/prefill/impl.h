@@ -38,6 +38,7 @@ typedef struct chunk {
     tn_frame f;
     int32_t *pos, *slot;
     tn_row_axes *axes; /* [0] where rows have one position */
+    tn_row_picture *picture;
     float *rope_cs;
     quantised in;  /* of the site quantised last */
     uint8_t *out8; /* 8-bit outputs of the last computed site, linear by linear */

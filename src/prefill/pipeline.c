@@ -52,10 +52,11 @@ static tern_status open_chunk(tn_pipeline *p, int32_t i, const tn_kv *kv, tern_e
     chunk *c = &p->chunks[i];
     size_t rows = (size_t)p->n_rows, cap = p->m->any_outliers ? (size_t)p->out_cap : 0,
            n_outs = (size_t)p->share_n, n = 0;
-    slice plan[TN_N_BUFFERS + 13] = {
+    slice plan[TN_N_BUFFERS + 14] = {
         {(void **)&c->pos, rows * sizeof *c->pos},
         {(void **)&c->slot, rows * sizeof *c->slot},
         {(void **)&c->axes, tn_has_axes(h) ? rows * sizeof *c->axes : 0},
+        {(void **)&c->picture, rows * sizeof *c->picture},
         {(void **)&c->rope_cs, rows * (size_t)(tn_rope_tables(h) * h->n_rot) * sizeof(float)},
         {(void **)&c->in.x, rows * (size_t)p->m->max_stride},
         {(void **)&c->in.own, rows * widest_divided(p->m) * sizeof *c->in.own},
@@ -67,7 +68,7 @@ static tern_status open_chunk(tn_pipeline *p, int32_t i, const tn_kv *kv, tern_e
         {(void **)&c->expert_x, rows * (size_t)h->n_experts_used * (size_t)p->m->max_stride},
         {(void **)&c->expert_jobs, (size_t)h->n_experts * sizeof *c->expert_jobs},
     };
-    n = 13;
+    n = 14;
     for (int b = 0; b < TN_BUF_LOGITS; b++) {
         if (b == TN_BUF_NORMED) continue; /* quantised at once: a row uses its row of BRANCH, free by then */
         plan[n].at = (void **)&c->f.buf[b];

@@ -125,9 +125,10 @@ void tn_step_behind_attention(tn_pipeline *p, chunk *c, int32_t step, int32_t ro
 }
 
 /* Tells whether this chunk attends sparsely in a layer. Its end decides, so the answer is the same in every
- * schedule. */
+ * schedule. Rows of a picture that see each other attend in full, because a selection knows only what came before. */
 static bool sparse_chunk(const tn_pipeline *p, const chunk *c, int layer) {
-    return p->call.sparse && tn_sparse_attn_wanted(p->sparse, layer, c->pos[c->r.n_rows - 1] + 1);
+    return p->call.sparse && !c->r.picture &&
+           tn_sparse_attn_wanted(p->sparse, layer, c->pos[c->r.n_rows - 1] + 1);
 }
 
 static tern_status run_attention(tn_pipeline *p, int32_t i_chunk, int32_t step, int32_t row0, int32_t row1,

@@ -132,19 +132,6 @@ static tern_status begin(tn_evaluator *v, int32_t n, int32_t pos0, tern_error *e
     return TERN_OK;
 }
 
-/* Pictures of the rows; NULL: none has one whose rows see each other. */
-static const tn_row_picture *pictures(plain *p, const tn_evaluator_text *t) {
-    bool any = false;
-    for (int32_t i = 0; p->extra && !t->tree && i < t->n; i++) {
-        const tn_extra_span *s = t->ids[i] >= p->extra->first ? tn_extra_span_of(p->extra, t->ids[i]) : NULL;
-        const int32_t first = s ? p->pos[i] - (t->ids[i] - s->first) : 0;
-        p->picture[i] = s && s->whole ? (tn_row_picture){first, first + s->n, s->in_windows}
-                                      : (tn_row_picture){0, 0, false};
-        any = any || (s && s->whole);
-    }
-    return any ? p->picture : NULL;
-}
-
 static void line_up(const tn_evaluator_text *t) {
     plain *p = (plain *)t->self;
     for (int32_t i = 0; i < t->n; i++) {
@@ -161,7 +148,8 @@ static void line_up(const tn_evaluator_text *t) {
         .attend = p->sparse ? &p->attend : NULL,
         .extra = p->extra,
         .pause = p->pause,
-        .picture = pictures(p, t),
+        .picture =
+            !t->tree && tn_rows_pictures(p->extra, t->ids, t->n, t->pos0, p->picture) ? p->picture : NULL,
         .axes = tn_axes_of(&p->e->model->h, p->extra, t->ids, t->n, t->tree, t->pos0, t->next, p->axes)
                     ? p->axes
                     : NULL,

@@ -97,19 +97,33 @@ tern_status tn_session_axes_of(tern_session *s, int32_t n, tn_seen *const *views
     return TERN_OK;
 }
 
+/* The picture whose rows see each other and that a piece cuts whose last row has this id; NULL: it cuts none. */
+static const tn_extra_span *cut_by(const tn_extra_rows *e, int32_t id) {
+    const tn_extra_span *s = id >= e->first ? tn_extra_span_of(e, id) : NULL;
+    return s && s->whole && id < s->first + s->n - 1 ? s : NULL;
+}
+
 tern_status tn_session_whole(const tern_session *s, const int32_t *tokens, size_t n, int32_t most,
                              int32_t *rows, tern_error *err) {
     const tn_extra_rows *e = s->pictures ? &s->pictures->extra : NULL;
-    *rows = n < (size_t)most ? (int32_t)n : most;
-    if (!e || tokens[*rows - 1] < e->first) return TERN_OK;
-    const tn_extra_span *span = tn_extra_span_of(e, tokens[*rows - 1]);
-    const int32_t left = span ? span->first + span->n - 1 - tokens[*rows - 1] : 0;
-    if (!span || !span->whole || !left) return TERN_OK;
-    TN_FAIL_IF((size_t)*rows == n, err, TERN_E_INVALID,
-               "the prompt ends within a picture: %d rows are missing", left);
-    const int32_t before = tokens[*rows - 1] - span->first + 1;
-    *rows -= before;
-    TN_FAIL_IF(*rows < 1, err, TERN_E_LIMIT, "a picture has %d rows, and %d are read at once", span->n, most);
+    const tn_evaluator *v = s->evaluator;
+    const tn_extra_span *span = NULL;
+    const int32_t end = n < (size_t)most ? (int32_t)n : most;
+    int32_t at = 0; /* where a chunk of the evaluator's ends */
+    *rows = end;
+    while (e && !span && at < end) {
+        at += v->ops->chunk_rows(v, s->n_tok + at);
+        span = cut_by(e, tokens[(at < end ? at : end) - 1]);
+    }
+    if (!span) return TERN_OK;
+    if (at > end) at = end;
+    const int32_t before = tokens[at - 1] - span->first + 1, left = span->n - before;
+    TN_FAIL_IF((size_t)(at + left) > n, err, TERN_E_INVALID,
+               "the prompt ends within a picture: %zu rows are missing", (size_t)(at + left) - n);
+    *rows = before < at ? at - before : at + left; /* the text in front of it, or all that is left of it */
+    const int32_t one = v->ops->chunk_rows(v, 0);
+    TN_FAIL_IF(before >= at && *rows > one, err, TERN_E_LIMIT,
+               "a picture has %d rows that see each other, and %d are read at once", span->n, one);
     return TERN_OK;
 }
 

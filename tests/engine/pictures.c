@@ -2,7 +2,6 @@
  * packages and blocks, in whatever pieces; pictures are told apart by their content alone; drafts, penalties and saved
  * sessions go with them; and rows leave memory when nobody needs them. */
 #include "session/pictures.h"
-#include "package/npu_model.h"
 #include "session/session.h"
 
 #include <setjmp.h>
@@ -30,18 +29,6 @@ static int make_models(void **state) {
     return 0;
 }
 
-/* The embeddings of tokens, as the engine has them. */
-static float *embeddings(const tern_engine *e, const int32_t *ids, int32_t n) {
-    size_t width = (size_t)e->model->h.n_embd;
-    float *rows = malloc((size_t)n * width * sizeof *rows);
-    for (int32_t i = 0; i < n; i++) {
-        float *to = rows + (size_t)i * width;
-        if (e->npu) tn_npu_model_embed(e->npu, &e->model->h, ids[i], to);
-        else tn_linear_row(tn_model_linear(e->model, -1, TN_W_EMBD), (size_t)ids[i], to);
-    }
-    return rows;
-}
-
 /* The prompt with a view of that key in place of tokens, which the session is told of. */
 static tn_seen *with_rows(tern_session *s, uint8_t name, const float *rows, int32_t *ids) {
     uint8_t key[TN_VIEW_KEY] = {name};
@@ -64,7 +51,7 @@ static void embeddings_are_tokens(void **state) {
         size_t bytes = (size_t)e->model->h.n_vocab * sizeof(float);
         int32_t ids[N];
         float *want = fixture_logits(s, prompt, N); /* loads what a package reads first */
-        float *rows = embeddings(e, prompt + FIRST, N_ROWS);
+        float *rows = fixture_embeddings(e, prompt + FIRST, N_ROWS);
         with_rows(t, 1, rows, ids);
         float *got = fixture_logits(t, ids, N);
         assert_memory_equal(got, want, bytes);
@@ -89,7 +76,7 @@ static void pictures_are_told_apart(void **state) {
     size_t bytes = (size_t)e->model->h.n_vocab * sizeof(float);
     int32_t a[N], b[N], again[N], copied[N];
     tern_error err;
-    float *rows = embeddings(e, prompt, N_ROWS), *others = embeddings(e, prompt + 20, N_ROWS);
+    float *rows = fixture_embeddings(e, prompt, N_ROWS), *others = fixture_embeddings(e, prompt + 20, N_ROWS);
     with_rows(s, 1, rows, a);
     float *la = fixture_logits(s, a, N);
     with_rows(s, 2, others, b);
@@ -131,7 +118,7 @@ static void drafted_texts_are_the_same(void **state) {
         tern_session *first = fixture_session(e, 128, NULL);
         free(fixture_logits(first, prompt, N)); /* loads what a package reads first */
         tern_session_close(&first);
-        float *rows = embeddings(e, prompt + FIRST, N_ROWS);
+        float *rows = fixture_embeddings(e, prompt + FIRST, N_ROWS);
         for (int d = 2; d >= 0; d--) {
             tern_session *s = fixture_session(e, 128, drafts[d]);
             tern_error err;
@@ -170,7 +157,8 @@ static void saved_ones_go_on(void **state) {
         tern_engine *e = fixture_engine(models[m], NULL), *f = fixture_engine(models[m], NULL);
         tern_session *s = fixture_session(e, 128, NULL), *t = fixture_session(f, 128, NULL);
         free(fixture_logits(s, prompt, N));
-        float *rows = embeddings(e, prompt + FIRST, N_ROWS), *more = embeddings(e, prompt + 3, N_ROWS);
+        float *rows = fixture_embeddings(e, prompt + FIRST, N_ROWS),
+              *more = fixture_embeddings(e, prompt + 3, N_ROWS);
         with_rows(s, 1, rows, ids);
         free(fixture_logits(s, ids, N));
         fixture_save(s, &x);
@@ -214,7 +202,7 @@ static void rows_leave_memory(void **state) {
     e = fixture_engine(models[0], o);
     tern_session *s = fixture_session(e, 128, NULL);
     int32_t ids[N];
-    float *rows = embeddings(e, prompt, N_ROWS);
+    float *rows = fixture_embeddings(e, prompt, N_ROWS);
     const tn_seen *first = with_rows(s, 1, rows, ids);
     tn_seen *v[4];
     for (uint8_t i = 0; i < 4; i++) {
@@ -233,63 +221,6 @@ static void rows_leave_memory(void **state) {
     tern_session_close(&s);
     tern_engine_close(&e);
     tern_options_free(&o);
-}
-
-/* Rows of a picture that see each other. A text that is one picture, whose rows are embeddings of tokens, is read as a model
- * that reads texts as a whole reads these tokens (tests/model/bidirectional.c compares that one with double precision). */
-static void whole_pictures_see_themselves(void **state) {
-    (void)state;
-    enum { ROWS = 24, TEXT = 300 }; /* within half a window of the sliding layers; more than a chunk */
-    char path[FIXTURE_PATH];
-    tern_error err;
-    fixture_model(path, "gemma.gguf", "tiny-gemma3", 3, TN_F32);
-    tern_engine *e = fixture_engine(path, NULL), *f = fixture_engine(path, NULL);
-    const size_t width = (size_t)e->model->h.n_embd, bytes = (size_t)e->model->h.n_vocab * sizeof(float);
-    tern_session *s = fixture_session(e, 512, NULL), *t = fixture_session(f, 512, NULL);
-    float *rows = embeddings(e, prompt, ROWS), *got = malloc(ROWS * width * sizeof *got);
-    for (size_t i = 0; i < ROWS * width; i++) rows[i] *= e->model->h.embd_scale;
-    const uint8_t key[TN_VIEW_KEY] = {1};
-    tn_seen *v;
-    must(tn_sight_view(e, key, ROWS, &v, &err), &err);
-    must(tn_sight_give(e, v, rows, &err), &err);
-    atomic_store(&v->whole, true);
-    must(tn_session_see(s, &v, 1, &err), &err);
-    int32_t ids[TEXT + ROWS + 1];
-    for (int32_t i = 0; i < ROWS; i++) ids[i] = v->first + i;
-    must(tern_session_prefill(s, ids, ROWS, &err), &err);
-    for (int32_t i = 0; i < ROWS; i++)
-        memcpy(got + (size_t)i * width, tn_session_row(s, i), width * sizeof *got);
-    f->model->h.bidirectional = true;
-    must(tn_session_append(t, prompt, ROWS, NULL, &err), &err);
-    for (int32_t i = 0; i < ROWS; i++)
-        assert_memory_equal(got + (size_t)i * width, tn_session_row(t, i), width * sizeof *got);
-    /* wherever it stands among chunks, and in whatever pieces the text comes, the answer is the same */
-    float *want = NULL;
-    for (int32_t before = 240; before < 262; before += 7) {
-        int32_t *at = ids, n = before + ROWS + 20;
-        for (int32_t i = 0; i < n; i++) at[i] = prompt[i % N];
-        for (int32_t i = 0; i < ROWS; i++) at[before + i] = v->first + i;
-        must(tern_session_truncate(s, 0, &err), &err);
-        float *whole = fixture_logits(s, at, n);
-        must(tern_session_truncate(s, 0, &err), &err);
-        free(fixture_logits(s, at, before)); /* the text before it, then the rest */
-        float *pieces = fixture_logits(s, at, n);
-        assert_int_equal(s->n_known, before);
-        assert_memory_equal(pieces, whole, bytes);
-        must(tern_session_truncate(s, (size_t)before, &err), &err);
-        assert_int_equal(tern_session_prefill(s, at, (size_t)(before + 3), &err), TERN_E_INVALID);
-        assert_non_null(strstr(err.message, "ends within a picture: 21 rows are missing"));
-        free(want);
-        want = pieces;
-        free(whole);
-    }
-    free(want), free(rows), free(got);
-    tn_sight_let_go(e, v);
-    tern_session_close(&s);
-    f->model->h.bidirectional = false;
-    tern_session_close(&t);
-    tern_engine_close(&e);
-    tern_engine_close(&f);
 }
 
 /* What a program of tern.h does: a prompt with pixels, encoded once, and the same ids for the same picture. */
@@ -429,7 +360,7 @@ static void rows_have_the_paddings_layers(void **state) {
         int32_t ids[N], plain[N], padding[N_ROWS] = {0};
         memcpy(plain, prompt, sizeof plain);
         memcpy(plain + FIRST, padding, sizeof padding);
-        float *want = fixture_logits(s, plain, N), *rows = embeddings(e, padding, N_ROWS);
+        float *want = fixture_logits(s, plain, N), *rows = fixture_embeddings(e, padding, N_ROWS);
         for (size_t i = 0; i < (size_t)N_ROWS * (size_t)e->model->h.n_embd; i++)
             rows[i] *= e->model->h.embd_scale;
         with_rows(t, 1, rows, ids);
@@ -440,57 +371,6 @@ static void rows_have_the_paddings_layers(void **state) {
         tern_session_close(&t);
         tern_engine_close(&e);
     }
-}
-
-/* Rows of larger ones see their picture in layers with a window alone, where later rows are within it. */
-static void pictures_in_windows(void **state) {
-    (void)state;
-    enum { ROWS = 80, TEXT = 130 }; /* a picture is longer than the window, 64 */
-    char path[FIXTURE_PATH];
-    tern_error err;
-    fixture_model(path, "gemma4.gguf", "tiny-gemma4+dense", 3, TN_F32);
-    tern_engine *e = fixture_engine(path, NULL);
-    tn_hparams *h = &e->model->h;
-    const size_t bytes = (size_t)h->n_vocab * sizeof(float);
-    int32_t pos[TEXT], first, end, n_windows = 0;
-    tn_row_picture of[TEXT] = {{0}};
-    for (int32_t i = 0; i < TEXT; i++) pos[i] = i;
-    for (int32_t i = 20; i < 20 + ROWS; i++) of[i] = (tn_row_picture){20, 20 + ROWS, true};
-    const tn_rows r = {.h = h, .pos = pos, .n_rows = TEXT, .picture = of};
-    for (int layer = 0; layer < h->n_layers; layer++) {
-        const int32_t window = tn_layer_window(h, layer);
-        n_windows += window > 0;
-        tn_rows_seen(&r, layer, 90, &first, &end);
-        assert_int_equal(first, window ? 90 - window + 1 : 0);
-        assert_int_equal(end, window ? 20 + ROWS : 91);
-        tn_rows_seen(&r, layer, 110, &first, &end);
-        assert_int_equal(end, 111);
-    }
-    assert_true(n_windows > 0 && n_windows < h->n_layers);
-    tern_session *s = fixture_session(e, 256, NULL);
-    const uint8_t key[TN_VIEW_KEY] = {1};
-    tn_seen *v;
-    int32_t ids[TEXT];
-    float *rows = embeddings(e, prompt, ROWS), *got[3];
-    must(tn_sight_view(e, key, ROWS, &v, &err), &err);
-    must(tn_sight_give(e, v, rows, &err), &err);
-    for (int32_t i = 0; i < TEXT; i++) ids[i] = prompt[i % N];
-    for (int32_t i = 0; i < ROWS; i++) ids[20 + i] = v->first + i;
-    for (int k = 0; k < 3; k++) { /* one after another; seeing each other; the same in pieces */
-        atomic_store(&v->whole, k > 0);
-        atomic_store(&v->in_windows, k > 0);
-        must(tn_session_see(s, &v, 1, &err), &err);
-        must(tern_session_truncate(s, 0, &err), &err);
-        if (k == 2) free(fixture_logits(s, ids, 20));
-        got[k] = fixture_logits(s, ids, TEXT);
-    }
-    assert_memory_not_equal(got[0], got[1], bytes);
-    assert_memory_equal(got[2], got[1], bytes);
-    for (int k = 0; k < 3; k++) free(got[k]);
-    free(rows);
-    tn_sight_let_go(e, v);
-    tern_session_close(&s);
-    tern_engine_close(&e);
 }
 
 static void other_models_say_so(void **state) {
@@ -510,17 +390,11 @@ static void other_models_say_so(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(embeddings_are_tokens),
-        cmocka_unit_test(pictures_are_told_apart),
-        cmocka_unit_test(drafted_texts_are_the_same),
-        cmocka_unit_test(saved_ones_go_on),
-        cmocka_unit_test(rows_leave_memory),
-        cmocka_unit_test(whole_pictures_see_themselves),
-        cmocka_unit_test(rows_have_the_paddings_layers),
-        cmocka_unit_test(pictures_in_windows),
+        cmocka_unit_test(embeddings_are_tokens),      cmocka_unit_test(pictures_are_told_apart),
+        cmocka_unit_test(drafted_texts_are_the_same), cmocka_unit_test(saved_ones_go_on),
+        cmocka_unit_test(rows_leave_memory),          cmocka_unit_test(rows_have_the_paddings_layers),
         cmocka_unit_test(other_models_say_so), /* before there is an encoder */
-        cmocka_unit_test(views_let_others_go_first),
-        cmocka_unit_test(by_the_public_interface),
+        cmocka_unit_test(views_let_others_go_first),  cmocka_unit_test(by_the_public_interface),
     };
     return cmocka_run_group_tests(tests, make_models, NULL);
 }
