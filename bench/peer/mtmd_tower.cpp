@@ -23,6 +23,16 @@ static double now_ms() {
         .count();
 }
 
+/* Three numbers of the file. */
+static bool of_file(const char *path, const char *key, float out[3]) {
+    gguf_context *g = gguf_init_from_file(path, {true, NULL});
+    const int64_t at = g ? gguf_find_key(g, key) : -1;
+    const bool ok = at >= 0 && gguf_get_arr_type(g, at) == GGUF_TYPE_FLOAT32 && gguf_get_arr_n(g, at) >= 3;
+    if (ok) memcpy(out, gguf_get_arr_data(g, at), 3 * sizeof *out);
+    gguf_free(g);
+    return ok;
+}
+
 int main(int argc, char **argv) {
     if (argc < 2) return 2;
     const int n_threads = argc > 2 ? atoi(argv[2]) : 2, side = argc > 3 ? atoi(argv[3]) : 512,
@@ -42,8 +52,9 @@ int main(int argc, char **argv) {
     bytes.cpy_buf(rgb);
     clip_image_f32 image;
     image.from_u8(bytes);
-    const float half[3] = {.5f, .5f, .5f};
-    image.normalize(half, half);
+    float mean[3], spread[3];
+    if (!of_file(argv[1], "clip.vision.image_mean", mean) || !of_file(argv[1], "clip.vision.image_std", spread)) return 1;
+    image.normalize(mean, spread);
     std::vector<float> rows((size_t)clip_n_output_tokens(ctx, &image) * (size_t)clip_n_mmproj_embd(ctx));
     for (int i = 0; i < runs; i++) {
         const double c0 = cpu_s(), t0 = now_ms();

@@ -126,6 +126,7 @@ typedef struct serving {
     int listen_fd;
     tern_hooks hooks;
     tn_reader *reader;
+    tn_images_turns *turns;
     arg_list mcp, may; /* servers of tools, and what may be called */
     tn_mcp_servers *tools;
     arg_list folders; /* of pictures that requests may name */
@@ -229,6 +230,7 @@ static tern_status open_models(serving *s, tern_error *err) {
     s->hooks.log = cli_log_line;
     s->ma.o.hooks = &s->hooks;
     s->ma.o.session.draft = s->draft; /* what is opened to draft with */
+    const char *const *folders = s->folders.n ? s->folders.items : NULL;
     const tn_models_options mo = {.queue = {.n_ctx = s->n_ctx,
                                             .n_sessions = s->n_sessions,
                                             .max_waiting = s->max_waiting,
@@ -238,7 +240,7 @@ static tern_status open_models(serving *s, tern_error *err) {
                                             .chat_template = s->source,
                                             .usual = usual_of(s),
                                             .cache_bytes = (uint64_t)s->cache_mib << 20,
-                                            .images = {s->reader, s->folders.n ? s->folders.items : NULL},
+                                            .images = {s->reader, s->turns, folders},
                                             .shift = !strcmp(s->on_full, "shift")},
                                   .engine = s->ma.o,
                                   .idle_ns = s->idle_ns,
@@ -302,6 +304,8 @@ static int serve(const command *cmd, serving *s, char **argv) {
     sigset_t ends;
     tern_error err = {0}, no_files = {0};
     tn_http *h = NULL;
+    tn_images_turns turns = TN_IMAGES_TURNS;
+    s->turns = &turns;
     sigemptyset(&ends);
     sigaddset(&ends, SIGINT);
     sigaddset(&ends, SIGTERM);

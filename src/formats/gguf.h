@@ -63,6 +63,7 @@ tern_status tn_gguf_create_memory(tn_ctx *ctx, const char *name, tn_gguf_writer 
 void tn_gguf_put_keys(tn_gguf_writer *w, const tn_gguf *from, const char *const *but);
 void tn_gguf_put_str(tn_gguf_writer *w, const char *key, const char *value);
 void tn_gguf_put_u32(tn_gguf_writer *w, const char *key, uint32_t value);
+void tn_gguf_put_i32(tn_gguf_writer *w, const char *key, int32_t value);
 void tn_gguf_put_f32(tn_gguf_writer *w, const char *key, float value);
 void tn_gguf_put_bool(tn_gguf_writer *w, const char *key, bool value);
 void tn_gguf_put_arr_str(tn_gguf_writer *w, const char *key, const char *const *values, const size_t *n_bytes,

@@ -127,6 +127,11 @@ void tn_gguf_put_u32(tn_gguf_writer *w, const char *key, uint32_t value) {
     key_u32(w, value);
 }
 
+void tn_gguf_put_i32(tn_gguf_writer *w, const char *key, int32_t value) {
+    begin_key(w, key, T_I32);
+    key_u32(w, (uint32_t)value);
+}
+
 void tn_gguf_put_f32(tn_gguf_writer *w, const char *key, float value) {
     begin_key(w, key, T_F32);
     key_bytes(w, &value, 4);

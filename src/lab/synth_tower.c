@@ -381,7 +381,7 @@ static void put_keys(const writing *x) {
     if (t->kind == TN_TOWER_MINICPM) { /* as its converter writes them */
         tn_gguf_put_bool(x->w, "clip.has_minicpmv_projector", true);
         tn_gguf_put_bool(x->w, "clip.has_text_encoder", false);
-        tn_gguf_put_u32(x->w, "clip.minicpmv_version", 3);
+        tn_gguf_put_i32(x->w, "clip.minicpmv_version", 3);
         tn_gguf_put_u32(x->w, "clip.minicpmv_query_num", 0);
         tn_gguf_put_u32(x->w, "clip.vision.projection_dim", 0);
     }

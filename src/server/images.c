@@ -194,6 +194,22 @@ static tern_status from_url(const char *url, const tn_images_from *from, tn_byte
     return st;
 }
 
+enum { AT_ONCE = 2 };
+
+static void take_turn(tn_images_turns *t) {
+    pthread_mutex_lock(&t->mu);
+    while (t->n == AT_ONCE) pthread_cond_wait(&t->is_free, &t->mu);
+    t->n++;
+    pthread_mutex_unlock(&t->mu);
+}
+
+static void end_turn(tn_images_turns *t) {
+    pthread_mutex_lock(&t->mu);
+    t->n--;
+    pthread_cond_signal(&t->is_free);
+    pthread_mutex_unlock(&t->mu);
+}
+
 static tern_status look_at(const json_t *p, tern_engine *e, const tn_images_from *from, tn_look **out,
                            tern_error *err) {
     const json_t *url = json_object_get(p, "url"), *data = json_object_get(p, "data");
@@ -203,12 +219,18 @@ static tern_status look_at(const json_t *p, tern_engine *e, const tn_images_from
     tn_ctx_init(&ctx, NULL);
     tern_status st = url ? from_url(json_string_value(url), from, &bytes, err)
                          : from_base64(json_string_value(data), json_string_length(data), &bytes, err);
-    if (st == TERN_OK)
-        st = tn_picture_decode_sealed(from->reader, &ctx, (const uint8_t *)bytes.p, bytes.n, &picture, err);
+    if (st != TERN_OK) {
+        free(bytes.p);
+        return st;
+    }
+    take_turn(from->turns);
+    st = tn_picture_decode_sealed(from->reader, &ctx, (const uint8_t *)bytes.p, bytes.n, &picture, err);
     free(bytes.p);
-    if (st != TERN_OK) return st;
-    st = tn_look_at(e, &picture, json_is_true(json_object_get(p, "low")), out, err);
-    tn_picture_free(&picture);
+    if (st == TERN_OK) {
+        st = tn_look_at(e, &picture, json_is_true(json_object_get(p, "low")), out, err);
+        tn_picture_free(&picture);
+    }
+    end_turn(from->turns);
     return st;
 }
 

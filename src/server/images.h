@@ -14,11 +14,24 @@
 #include "engine/sight.h"
 #include "server/request.h"
 
+#include <pthread.h>
+
 enum { TN_REQUEST_PICTURES = 64 };
+
+/* Two pictures' pixels are in memory at once, of all requests: one of 100 megapixels takes 600 MB until its views are made.
+ * More would gain nothing, because views are encoded one after another. Begins as TN_IMAGES_TURNS. */
+typedef struct tn_images_turns {
+    pthread_mutex_t mu;
+    pthread_cond_t is_free;
+    int n;
+} tn_images_turns;
+#define TN_IMAGES_TURNS                                                                                      \
+    { PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0 }
 
 /* Who decodes, and folders whose files may be named; NULL: nobody, none. */
 typedef struct tn_images_from {
     tn_reader *reader;
+    tn_images_turns *turns;
     const char *const *folders; /* ends with NULL */
 } tn_images_from;
 

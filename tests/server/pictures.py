@@ -8,6 +8,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import zlib
 
 sys.argv[2] = "none"
@@ -194,6 +195,34 @@ for path in ("file://../a.png", "file://out.png", "file://none.png", "file://", 
     refuses(s, "want the picture as" if path[:4] != "file" else "there is no picture at this path that may be read", {"type": "image_url", "image_url": {"url": path}}, text("x"))
 for path in ("/a.png", "/shots/out.png", "/shots/../a.png", "/shots2.png", "/shots", "/shots/none.png", "/shots/"):
     refuses(s, "there is no picture at this path that may be read", {"type": "image_url", "image_url": {"url": HERE.name + path}}, text("x"))
+s.stop()
+
+# of large pictures the pixels of two are in memory at once, whoever sends them
+
+
+def decoders(pid):
+    """How many processes decode now: those that the server's readers started."""
+    parents = {}
+    for p in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{p}/stat") as f:
+                parents[int(p)] = int(f.read().rpartition(")")[2].split()[1])
+        except OSError:
+            pass  # it has ended
+    return sum(parents.get(parent) == pid for parent in parents.values())
+
+
+s = Server("--picture-cache", "0", model=MODEL)
+large = [png(2600, 2600, bytes(rng.randbytes(2600 * 3)) * 2600) for _ in range(6)]
+asking = [threading.Thread(target=chat, args=(s, user(image(p, detail="low"), text("what?")))) for p in large]
+for t in asking:
+    t.start()
+most = 0
+while any(t.is_alive() for t in asking):
+    most = max(most, decoders(s.p.pid))
+for t in asking:
+    t.join()
+assert 1 <= most <= 2, most
 s.stop()
 
 # a model without an encoder says so
