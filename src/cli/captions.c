@@ -4,6 +4,7 @@
 #include "cli/looking.h"
 #include "cli/output.h"
 #include "documents/file_text.h"
+#include "documents/office.h"
 #include "documents/reader.h"
 #include "session/session.h"
 
@@ -35,6 +36,8 @@ static bool on_token(void *user, int32_t token, const char *text, size_t n, floa
     return !atomic_load(c->stopped) && cli_answer_on_token(&c->answer, token, text, n, logprob);
 }
 
+enum { LEAST_SIDE = 64 }; /* of a picture in a document, in pixels */
+
 /* What the model says of a picture is in c->answer. */
 static tern_status describe(captions *c, const char *bytes, size_t n, tern_error *err) {
     tn_ctx ctx;
@@ -47,6 +50,10 @@ static tern_status describe(captions *c, const char *bytes, size_t n, tern_error
     tn_ctx_init(&ctx, NULL);
     cli_answer_clear(&c->answer);
     TN_TRY(tn_picture_decode_sealed(c->reader, &ctx, (const uint8_t *)bytes, n, &picture, err));
+    if (picture.width < c->least || picture.height < c->least) {
+        tn_picture_free(&picture);
+        return TERN_OK;
+    }
     tern_status st = tn_look_at(c->e, &picture, false, &l.at[0].look, err);
     tn_picture_free(&picture);
     if (st == TERN_OK)
@@ -71,49 +78,114 @@ static tern_status describe(captions *c, const char *bytes, size_t n, tern_error
 
 static bool is_blank(char c) { return !c || strchr(" \t\r\n\f\v", c); }
 
-/* A page's caption without blanks at its ends, after those of other pages. */
-static tern_status append(const captions *c, bool first, char **text, tern_error *err) {
-    const char *from = c->answer.text;
-    size_t had = *text ? strlen(*text) : 0, n = from ? c->answer.n : 0;
-    for (; n && is_blank(*from); n--) from++;
-    while (n && is_blank(from[n - 1])) n--;
-    char *all = realloc(*text, had + n + 2);
+/* What is told, page by page. */
+typedef struct telling {
+    char *text;
+    size_t n;
+    int64_t n_told;
+} telling;
+
+static tern_status put(telling *t, const char *from, size_t n, tern_error *err) {
+    char *all = realloc(t->text, t->n + n + 1);
     TN_FAIL_IF(!all, err, TERN_E_MEMORY, "no memory for captions");
-    *text = all;
-    if (!first) all[had++] = '\f';
-    for (size_t i = 0; i < n; i++)
-        all[had++] = from[i] && from[i] != '\f' ? from[i] : ' '; /* pages end in it */
-    all[had] = 0;
+    memcpy(all + t->n, from, n);
+    all[t->n += n] = 0;
+    t->text = all;
     return TERN_OK;
 }
 
-static tern_status describe_pages(captions *c, const char *path, char **text, tern_error *err) {
+/* The caption at hand without blanks at its ends. Pages end in form feeds, so it has none. */
+static tern_status put_caption(const captions *c, telling *t, tern_error *err) {
+    const char *from = c->answer.text;
+    size_t n = from ? c->answer.n : 0;
+    for (; n && is_blank(*from); n--) from++;
+    while (n && is_blank(from[n - 1])) n--;
+    const size_t at = t->n;
+    TN_TRY(put(t, from ? from : "", n, err));
+    for (char *p = t->text + at; p < t->text + t->n; p++)
+        if (!*p || *p == '\f') *p = ' ';
+    t->n_told += n > 0;
+    return TERN_OK;
+}
+
+/* Describes a page of a PDF file, or a picture in an office document; *there: the document has it. */
+static tern_status describe_page(captions *c, const char *path, const char *kind, int page, bool *there,
+                                 tern_error *err) {
+    char *bytes;
+    size_t n;
+    *there = false;
+    cli_answer_clear(&c->answer);
+    TN_TRY(tn_reader_page(c->reader, path, page, TN_PICTURE_MAX_BYTES, &bytes, &n, err));
+    *there = n > 0;
+    if (n && c->terminal) fprintf(stderr, "\r\033[Klooking at %s %d of %s", kind, page, cli_shown(path));
+    const tern_status st = n ? describe(c, bytes, n, err) : TERN_OK;
+    free(bytes);
+    return st;
+}
+
+static tern_status tell_pages(captions *c, const char *path, const char *kind, telling *t, tern_error *err) {
+    bool there = true;
     for (int page = 1;; page++) {
-        char *png;
-        size_t n;
-        TN_TRY(tn_reader_page(c->reader, path, page, TN_PICTURE_MAX_BYTES, &png, &n, err));
-        tern_status st = TERN_OK;
-        if (n && c->terminal) fprintf(stderr, "\r\033[Klooking at page %d of %s", page, cli_shown(path));
-        if (n) st = describe(c, png, n, err);
-        free(png);
-        if (!n) return TERN_OK;
-        if (st == TERN_OK) st = append(c, page == 1, text, err);
-        TN_TRY(st);
+        TN_TRY(describe_page(c, path, kind, page, &there, err));
+        if (!there) return TERN_OK;
+        if (page > 1) TN_TRY(put(t, "\f", 1, err));
+        TN_TRY(put_caption(c, t, err));
     }
 }
 
-tern_status cli_captions_make(void *user, const char *path, const char *bytes, size_t n, char **text,
-                              tern_error *err) {
-    captions *c = user;
-    const bool pdf = tn_is_pdf(bytes, n);
-    *text = NULL;
-    if (!pdf && !cli_is_picture_bytes(bytes, n)) return TERN_OK;
-    if (!pdf && c->terminal) fprintf(stderr, "\r\033[Klooking at %s", cli_shown(path));
-    tern_status st = pdf ? describe_pages(c, path, text, err) : describe(c, bytes, n, err);
-    if (st == TERN_OK && !pdf) st = append(c, true, text, err);
-    if (st != TERN_OK) {
-        free(*text);
-        *text = NULL;
+/* The text of a PDF file, with captions in place of its pages without text. */
+static tern_status tell_empty_pages(captions *c, const char *path, const char *had, telling *t,
+                                    tern_error *err) {
+    bool there = true;
+    for (int page = 1; there; page++) {
+        const size_t n = strcspn(had, "\f");
+        bool empty = true;
+        for (size_t i = 0; i < n; i++) empty = empty && is_blank(had[i]);
+        if (empty) TN_TRY(describe_page(c, path, "page", page, &there, err));
+        TN_TRY(empty ? put_caption(c, t, err) : put(t, had, n, err));
+        if (!had[n]) return TERN_OK;
+        TN_TRY(put(t, "\f", 1, err));
+        had += n + 1;
     }
-    return st;
+    return put(t, had, strlen(had), err);
+}
+
+/* The text of an office document, and after it what its pictures show, a paragraph each. Small ones are ornaments, and one
+ * that cannot be read leaves the others. */
+static tern_status tell_pictures(captions *c, const char *path, const char *had, telling *t,
+                                 tern_error *err) {
+    bool there = true;
+    TN_TRY(put(t, had, strlen(had), err));
+    for (int i = 1;; i++) {
+        const tern_status st = describe_page(c, path, "picture", i, &there, err);
+        const bool odd = there && (st == TERN_E_FORMAT || st == TERN_E_LIMIT || st == TERN_E_UNSUPPORTED);
+        if (!there || (st != TERN_OK && !odd)) return st;
+        if (odd || !c->answer.n) continue;
+        TN_TRY(put(t, "\n\n", 2, err));
+        TN_TRY(put_caption(c, t, err));
+    }
+}
+
+tern_status cli_captions_make(void *user, const char *path, const char *bytes, size_t n, const char *had,
+                              char **text, int64_t *n_told, tern_error *err) {
+    captions *c = user;
+    telling t = {0};
+    const bool pdf = tn_is_pdf(bytes, n), office = tn_doc_is_container(bytes, n),
+               picture = !pdf && !office && !had && cli_is_picture_bytes(bytes, n);
+    tern_status st = TERN_OK;
+    *text = NULL;
+    c->least = office ? LEAST_SIDE : 0;
+    if (pdf) st = had ? tell_empty_pages(c, path, had, &t, err) : tell_pages(c, path, "page", &t, err);
+    else if (office)
+        st = had ? tell_pictures(c, path, had, &t, err) : tell_pages(c, path, "picture", &t, err);
+    if (picture && c->terminal) fprintf(stderr, "\r\033[Klooking at %s", cli_shown(path));
+    if (picture) st = describe(c, bytes, n, err);
+    if (picture && st == TERN_OK) st = put_caption(c, &t, err);
+    if (st != TERN_OK) {
+        free(t.text);
+        return st;
+    }
+    *n_told = t.n_told;
+    *text = t.text;
+    return TERN_OK;
 }

@@ -1,4 +1,5 @@
-/* cli/captions.h - what a model that sees says of scans and pictures, for an index of documents: a passage for each page. */
+/* cli/captions.h - what a model that sees says of scans and pictures, for an index of documents: a passage for each page that has
+ * no text, and a paragraph for each picture in an office document. */
 #ifndef TN_CLI_CAPTIONS_H
 #define TN_CLI_CAPTIONS_H
 
@@ -16,13 +17,14 @@ typedef struct captions {
     const atomic_bool *stopped;
     answer answer;
     bool terminal;
+    int32_t least; /* pixels of a side: smaller pictures are passed over */
 } captions;
 
 /* Opens the model, which must have an encoder of pictures. Returns -1 to go on, or an exit status. */
 int cli_captions_open(captions *c, const char *model);
 void cli_captions_close(captions *c);
 /* A tn_rag_caption_fn, with captions as user. */
-tern_status cli_captions_make(void *user, const char *path, const char *bytes, size_t n, char **text,
-                              tern_error *err);
+tern_status cli_captions_make(void *user, const char *path, const char *bytes, size_t n, const char *had,
+                              char **text, int64_t *n_told, tern_error *err);
 
 #endif

@@ -119,7 +119,7 @@ static int report_added(const tn_rag_added *sum, const index_size *size, const t
            (long long)sum->n_added, (long long)sum->n_changed, (long long)sum->n_unchanged,
            (long long)sum->n_removed, (long long)sum->n_skipped, (long long)size->n_documents,
            (long long)size->n_passages);
-    if (sum->n_captions) printf(" (%lld from looking)", (long long)sum->n_captions);
+    if (sum->n_captions) printf(" (%lld pictures and pages looked at)", (long long)sum->n_captions);
     if (vectors->any)
         printf(" and %lld vectors (%lld new)", (long long)vectors->n_vectors, (long long)n_made);
     printf(" in %.1f s\n", seconds);
@@ -176,9 +176,9 @@ static int sub_add(int argc, char **argv) {
          "which output becomes a passage's vector: the mean over its tokens, or the last token (default: as "
          "the model file says, else the mean)"},
         {"captions", 0, "MODEL", ARG_STR, &captioner, 0, 0,
-         "let this model, which sees, tell what is in scans and pictures: a passage for each page (default: "
-         "they are "
-         "skipped)"},
+         "let this model, which sees, tell what is in pictures, in pages of PDF files that have no text, and "
+         "in "
+         "pictures of office documents (default: they are skipped)"},
         {"passage", 0, "N", ARG_INT, &max_tokens, 16, 4096, "most tokens per passage (default 192)"},
         {"overlap", 0, "N", ARG_INT, &overlap, 0, 4095,
          "tokens that a passage repeats from the one before (default 24)"},

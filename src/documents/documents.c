@@ -89,7 +89,7 @@ int64_t tn_document_empty_pages(const char *text, size_t n, char *list, size_t s
 
 tern_status tn_document_text(tn_ctx *ctx, const char *name, const char *bytes, size_t n, size_t max_text,
                              char **out, size_t *n_out, const char **why, tern_error *err) {
-    bool zip = n >= 4 && !memcmp(bytes, "PK\3\4", 4),
+    bool zip = tn_doc_is_container(bytes, n),
          is_mail = !zip && has_suffix(name, mail) && tn_doc_is_mail(bytes, n);
     *out = NULL;
     *n_out = 0;

@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "documents/documents.h"
+#include "documents/office.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -173,8 +174,11 @@ const char tn_pdf_no_text[] =
 static tern_status page_of(tn_ctx *ctx, const char *path, const char *bytes, size_t n, int page,
                            size_t max_bytes, char **out, size_t *n_out, const char **why, tern_error *err) {
     *out = NULL;
-    *why = tn_is_pdf(bytes, n) ? NULL : "it is no PDF, and has no pages";
-    return *why ? TERN_OK : pdf_page(ctx, path, page, max_bytes, out, n_out, why, err);
+    if (tn_is_pdf(bytes, n)) return pdf_page(ctx, path, page, max_bytes, out, n_out, why, err);
+    if (tn_doc_is_container(bytes, n))
+        return tn_doc_office_picture(ctx, bytes, n, page, out, n_out, why, err);
+    *why = "it is no PDF, and has no pages";
+    return TERN_OK;
 }
 
 tern_status tn_file_text(tn_ctx *ctx, const char *path, int page, size_t max_bytes,

@@ -34,6 +34,8 @@ typedef struct container {
     tern_error *err;
 } container;
 
+bool tn_doc_is_container(const char *bytes, size_t n) { return n >= 4 && !memcmp(bytes, "PK\3\4", 4); }
+
 /* ---- entries --------------------------------------------------------------------------------------- */
 
 static bool is_markup(const char *name) {
@@ -42,6 +44,18 @@ static bool is_markup(const char *name) {
     for (size_t i = 0; i < sizeof suffixes / sizeof suffixes[0]; i++) {
         size_t m = strlen(suffixes[i]);
         if (n > m && !strcmp(name + n - m, suffixes[i])) return true;
+    }
+    return false;
+}
+
+/* A picture of the document, and not one of its file. */
+static bool is_picture(const char *name) {
+    static const char *const suffixes[] = {".png", ".jpg", ".jpeg", ".webp"};
+    const size_t n = strlen(name);
+    if (strcasestr(name, "thumbnail")) return false;
+    for (size_t i = 0; i < sizeof suffixes / sizeof suffixes[0]; i++) {
+        const size_t m = strlen(suffixes[i]);
+        if (n > m && !strcasecmp(name + n - m, suffixes[i])) return true;
     }
     return false;
 }
@@ -77,7 +91,7 @@ static tern_status unfold(container *c, struct archive *a, char **out, size_t *n
     return st;
 }
 
-static tern_status keep(container *c, struct archive *a, const char *name) {
+static tern_status keep(container *c, struct archive *a, const char *name, bool whole) {
     if (c->n_entries == c->cap_entries) {
         int cap = c->cap_entries * 2 + 16;
         entry *more = tn_realloc(c->t->ctx, TN_MEM_TEXT, c->entries, (size_t)cap, sizeof *more);
@@ -89,15 +103,16 @@ static tern_status keep(container *c, struct archive *a, const char *name) {
     *e = (entry){.name = tn_strndup(c->t->ctx, TN_MEM_TEXT, name, strlen(name))};
     TN_FAIL_IF(!e->name, c->err, TERN_E_MEMORY, "no memory for a document");
     c->n_entries++;
-    return unfold(c, a, &e->bytes, &e->n);
+    return whole ? unfold(c, a, &e->bytes, &e->n) : TERN_OK;
 }
 
 static int by_name(const void *a, const void *b) {
     return strcmp(((const entry *)a)->name, ((const entry *)b)->name);
 }
 
-/* Reads all markup of the container, in one pass over it. */
-static tern_status open_container(container *c, const char *bytes, size_t n) {
+/* Reads all markup of the container, in one pass over it; or of its pictures, `picture` NULL: the names, else that one. */
+static tern_status read_container(container *c, const char *bytes, size_t n, bool pictures,
+                                  const char *picture) {
     struct archive *a = archive_read_new();
     struct archive_entry *e;
     TN_FAIL_IF(!a, c->err, TERN_E_MEMORY, "no memory for a document");
@@ -110,12 +125,19 @@ static tern_status open_container(container *c, const char *bytes, size_t n) {
         const char *name = archive_entry_pathname(e);
         if (++n_seen > TN_DOC_ZIP_ENTRIES) c->why = "its container has too many entries";
         if (name && !strcmp(name, "META-INF/encryption.xml")) c->is_encrypted = true;
-        if (!c->why && name && is_markup(name)) st = keep(c, a, name);
+        const bool wanted = name && (picture    ? !strcmp(name, picture)
+                                     : pictures ? is_picture(name)
+                                                : is_markup(name));
+        if (!c->why && wanted) st = keep(c, a, name, !pictures || picture);
     }
     if (rc != ARCHIVE_OK && rc != ARCHIVE_EOF && !c->why) c->why = "its container is damaged or encrypted";
     archive_read_free(a);
     if (c->n_entries) qsort(c->entries, (size_t)c->n_entries, sizeof c->entries[0], by_name);
     return st;
+}
+
+static int by_number(const void *a, const void *b) {
+    return strverscmp(((const entry *)a)->name, ((const entry *)b)->name);
 }
 
 static void close_container(container *c) {
@@ -548,7 +570,7 @@ static tern_status book(container *c) {
 
 tern_status tn_doc_office(tn_doc_text *t, const char *bytes, size_t n, const char **why, tern_error *err) {
     container c = {.t = t, .err = err};
-    tern_status st = open_container(&c, bytes, n);
+    tern_status st = read_container(&c, bytes, n, false, NULL);
     if (st == TERN_OK && !c.why) {
         if (entry_at(&c, "word/document.xml")) st = word(&c);
         else if (entry_at(&c, "xl/workbook.xml")) st = sheets(&c);
@@ -560,5 +582,27 @@ tern_status tn_doc_office(tn_doc_text *t, const char *bytes, size_t n, const cha
     if (c.is_encrypted && c.why) c.why = "it is encrypted";
     close_container(&c);
     *why = c.why;
+    return st;
+}
+
+tern_status tn_doc_office_picture(tn_ctx *ctx, const char *bytes, size_t n, int number, char **out,
+                                  size_t *n_out, const char **why, tern_error *err) {
+    tn_doc_text t = {.ctx = ctx};
+    container names = {.t = &t, .err = err}, one = {.t = &t, .err = err};
+    *out = NULL;
+    *n_out = 0;
+    tern_status st = read_container(&names, bytes, n, true, NULL);
+    if (st == TERN_OK && !names.why && number <= names.n_entries && number <= TN_DOC_PICTURES) {
+        qsort(names.entries, (size_t)names.n_entries, sizeof names.entries[0], by_number);
+        st = read_container(&one, bytes, n, true, names.entries[number - 1].name);
+    }
+    *why = names.why ? names.why : one.why;
+    if (st == TERN_OK && !*why && one.n_entries) {
+        *out = one.entries[0].bytes;
+        *n_out = one.entries[0].n;
+        one.entries[0].bytes = NULL;
+    }
+    close_container(&names);
+    close_container(&one);
     return st;
 }

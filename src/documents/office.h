@@ -4,10 +4,18 @@
 
 #include "documents/doc_text.h"
 
-enum { TN_DOC_ZIP_ENTRIES = 10000 };
+enum { TN_DOC_ZIP_ENTRIES = 10000, TN_DOC_PICTURES = 200 };
+
+/* Tells whether it may be one: a ZIP file. */
+bool tn_doc_is_container(const char *bytes, size_t n);
 
 /* Reads docx, pptx, xlsx, odt, ods, odp and epub; a container's entries say which it is. Where there is no text
  * *why says the reason, a constant. */
 tern_status tn_doc_office(tn_doc_text *t, const char *bytes, size_t n, const char **why, tern_error *err);
+
+/* The file of a picture in such a container, `number` from 1 on in the order of their names (image2 before image10); nothing
+ * beyond the last, or beyond TN_DOC_PICTURES. *out is zero-terminated; free with tn_free. *why: as above. */
+tern_status tn_doc_office_picture(tn_ctx *ctx, const char *bytes, size_t n, int number, char **out,
+                                  size_t *n_out, const char **why, tern_error *err);
 
 #endif

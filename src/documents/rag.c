@@ -3,6 +3,7 @@
 #include "base/status.h"
 #include "documents/documents.h"
 #include "documents/file_text.h"
+#include "documents/office.h"
 #include "documents/reader.h"
 
 #include <dirent.h>
@@ -219,37 +220,69 @@ static tern_status write_document(indexer *x, const char *path, int64_t hash, si
     sqlite3_bind_int64(x->update, 5, x->document);
     TN_TRY(run(x->s, x->update, x->err));
     x->out->n_passages += x->number;
-    if (by_page) x->out->n_captions += x->number;
     return x->batch_bytes >= BATCH_BYTES || x->batch_documents >= BATCH_DOCUMENTS ? end_batch(x) : TERN_OK;
 }
 
-/* A document without text, by what it shows; why: it would be skipped for. It takes long, so that nothing is left to be
- * written meanwhile, and what came of it is written at once. */
+/* What the document shows, which takes long, so that nothing is left to be written meanwhile. An error
+ * that ends the work is returned; another is in `said`. */
+static tern_status look_at(indexer *x, const char *path, const char *bytes, size_t n, const char *had,
+                           char **text, tern_error *said) {
+    int64_t n_told = 0;
+    *text = NULL;
+    TN_TRY(end_batch(x));
+    const tern_status st = x->o->caption(x->o->caption_user, path, bytes, n, had, text, &n_told, said);
+    if (st == TERN_E_MEMORY || st == TERN_E_CANCELLED)
+        return tn_fail(x->err, st, "%s: %s", path, said->message);
+    said->code = st;
+    if (st == TERN_OK) x->out->n_captions += n_told;
+    return TERN_OK;
+}
+
+/* A document without text, by what it shows; why: it would be skipped for. */
 static tern_status add_caption(indexer *x, const char *path, int64_t hash, const char *bytes, size_t n,
                                const char *why, int64_t n_unread) {
     char *text;
     tern_error said;
-    TN_TRY(end_batch(x));
-    tern_status st = x->o->caption(x->o->caption_user, path, bytes, n, &text, &said);
-    if (st == TERN_E_MEMORY || st == TERN_E_CANCELLED)
-        return tn_fail(x->err, st, "%s: %s", path, said.message);
-    if (st == TERN_OK && !text) {
+    TN_TRY(look_at(x, path, bytes, n, NULL, &text, &said));
+    if (said.code == TERN_OK && !text) {
         x->out->n_unread += n_unread;
         skip(x, path, why);
         return TERN_OK;
     }
-    if (st != TERN_OK || !text[strspn(text, "\f")]) {
-        x->out->n_unread += st == TERN_E_IO;
-        skip(x, path, st != TERN_OK ? said.message : "it has no text, and the model says nothing of it");
+    if (said.code != TERN_OK || !text[strspn(text, "\f")]) {
+        x->out->n_unread += said.code == TERN_E_IO;
+        skip(x, path,
+             said.code != TERN_OK ? said.message : "it has no text, and the model says nothing of it");
         free(text);
         return TERN_OK;
     }
     x->places = tn_is_pdf(bytes, n) ? PAGES : NO_PLACES;
-    st = write_document(x, path, hash, n, text, strlen(text), true);
+    tern_status st = write_document(x, path, hash, n, text, strlen(text), true);
     free(text);
     TN_TRY(st);
     TN_TRY(end_batch(x));
     if (x->o->progress) x->o->progress(x->o->user, path, x->out->n_added + x->out->n_changed);
+    return TERN_OK;
+}
+
+/* Adds what a document with text shows beside it: *text [*n_text] is replaced by another one. */
+static tern_status add_shown(indexer *x, const char *path, const char *bytes, size_t n, char **text,
+                             size_t *n_text) {
+    char *more, line[4400];
+    tern_error said;
+    if (strlen(*text) != *n_text) return TERN_OK; /* a zero within it: what stands after it would be lost */
+    TN_TRY(look_at(x, path, bytes, n, *text, &more, &said));
+    if (said.code != TERN_OK && x->o->notice) {
+        snprintf(line, sizeof line, "%s: its pictures are left out: %s", path, said.message);
+        x->o->notice(x->o->user, line);
+    }
+    if (!more) return TERN_OK;
+    char *own = tn_strdup(x->ctx, TN_MEM_TEXT, more);
+    free(more);
+    TN_FAIL_IF(!own, x->err, TERN_E_MEMORY, "no memory for what %s shows", path);
+    tn_free(x->ctx, *text);
+    *text = own;
+    *n_text = strlen(own);
     return TERN_OK;
 }
 
@@ -290,7 +323,9 @@ static tern_status add_bytes(indexer *x, const char *path, const char *bytes, si
         return TERN_OK;
     }
     x->places = tn_is_pdf(bytes, n) ? PAGES : tn_document_has_lines(path, bytes, n) ? LINES : NO_PLACES;
-    tern_status st = write_document(x, path, hash, n, text, n_text, false);
+    const bool shows = x->o->caption && (x->places == PAGES || tn_doc_is_container(bytes, n));
+    tern_status st = shows ? add_shown(x, path, bytes, n, &text, &n_text) : TERN_OK;
+    if (st == TERN_OK) st = write_document(x, path, hash, n, text, n_text, false);
     if (st == TERN_OK && x->places == PAGES) tell_of_empty_pages(x, path, text, n_text);
     tn_free(x->ctx, text);
     TN_TRY(st);

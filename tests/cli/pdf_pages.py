@@ -9,6 +9,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import zipfile
 import zlib
 
 TERN = os.path.abspath(sys.argv[1])
@@ -216,6 +217,49 @@ assert "zz.pdf: skipped: pdftoppm cannot read it" in rag("add", "docs", "--embed
 for model, err in (("alone/blind.gguf", "--captions: alone/blind.gguf has no picture encoder beside it"), ("none.gguf", "none.gguf")):
     out, said = rag("add", "a.png", "--captions", model, rc=1, store="new.db")
     assert not out and err in said and len(said.strip().split("\n")) == 1, said
+
+# pages without text of a PDF file that has some, and pictures in office documents: in the order of their numbers, ornaments and torn ones passed over
+def zipped(name, entries):
+    with zipfile.ZipFile(os.path.join(TMP, name), "w", zipfile.ZIP_DEFLATED) as z:
+        for entry, data in entries.items():
+            z.writestr(entry, data)
+
+
+os.makedirs(TMP + "/mixed")
+for seed, size in ((11, (70, 64)), (12, (90, 80)), (13, (64, 70))):
+    write(f"p{seed}.png", png(*size, seed))
+picture = {seed: open(f"{TMP}/p{seed}.png", "rb").read() for seed in (11, 12, 13)}
+WORDS = {"word/document.xml": "<w:document xmlns:w='w'><w:body><w:p><w:t>Two herons and a lake.</w:t></w:p></w:body></w:document>"}
+zipped("mixed/words.docx", {**WORDS, "word/media/image10.png": picture[12], "word/media/image9.png": picture[11], "word/media/image11.png": picture[13][:99],
+                            "word/media/dot.png": png(63, 70, 5), "docProps/thumbnail.png": picture[13], "word/media/image12.emf": b"no picture that is read"})
+zipped("mixed/slides.pptx", {"ppt/presentation.xml": "<p:presentation xmlns:p='p'/>", "ppt/media/image1.png": picture[13]})
+write_pdf("mixed/half.pdf", b"Words of the first page.", (70, 30, 1), (30, 40, 2), (70, 30, 1))
+left = json.loads(rag("add", "mixed", "--embed", "none", "--json", store="mixed.db")[0])
+assert (left["added"], left["skipped"], left["captions_written"], left["empty_pages"]) == (2, 1, 0, 2), left
+added, said = rag("add", "mixed", "--embed", "none", "--captions", "sees.gguf", "--json", store="captioned.db")
+added = json.loads(added)
+assert (added["added"], added["skipped"], added["captions_written"], added["empty_pages"]) == (3, 0, 5, 0), (added, said)
+
+
+def text_of(path):
+    told = []
+    while (r := subprocess.run([TERN, "rag", "show", path, str(len(told) + 1), "--json", "--store", "captioned.db"], capture_output=True, cwd=TMP)).returncode == 0:
+        told.append(json.loads(r.stdout)["text"])
+    return "\n\n".join(told)
+
+
+flat = lambda text: " ".join(text.split())
+words = flat(text_of("mixed/words.docx"))
+places = [words.find(flat(part)[:40]) for part in ("Two herons and a lake.", says("p11.png"), says("p12.png"))]
+assert places[0] == 0 and places == sorted(places) and says("p11.png") != says("p12.png"), (places, words)
+assert flat(text_of("mixed/slides.pptx")) == flat(says("p13.png"))
+half = flat(text_of("mixed/half.pdf"))
+places = [half.find(flat(part)[:40]) for part in ("Words of the first page.", says("mixed/half.pdf#2"), says("mixed/half.pdf#3"))]
+assert places[0] == 0 and places == sorted(places) and says("mixed/half.pdf#2") != says("mixed/half.pdf#3"), (places, half)
+write_pdf("mixed/half.pdf", b"Other words.", (70, 30, 1), b"dies")
+said = rag("add", "mixed", "--embed", "none", "--captions", "sees.gguf", store="captioned.db")[1]
+assert "half.pdf: its pictures are left out: pdftoppm cannot read it" in said, said
+assert json.loads(rag("show", "mixed/half.pdf", "1", "--json", store="captioned.db")[0])["text"].strip() == "Other words."
 
 # poppler itself, where it is
 os.environ["PATH"] = REAL

@@ -583,12 +583,12 @@ typedef struct looker {
     bool stops; /* at the second document */
 } looker;
 
-static tern_status tell(void *user, const char *path, const char *bytes, size_t n, char **text,
-                        tern_error *err) {
+static tern_status tell(void *user, const char *path, const char *bytes, size_t n, const char *had,
+                        char **text, int64_t *n_told, tern_error *err) {
     looker *l = user;
     const char which = strrchr(path, '/')[1];
     l->n_calls++;
-    assert_true(n == 2 && !bytes[0]);
+    assert_true(n == 2 && !bytes[0] && !had);
     assert_true(sqlite3_get_autocommit(tn_store_db(store))); /* others may write meanwhile */
     *text = NULL;
     if (which == '2' && l->stops) return tn_fail(err, TERN_E_CANCELLED, "indexing was stopped");
@@ -598,6 +598,7 @@ static tern_status tell(void *user, const char *path, const char *bytes, size_t 
                    : which == '5' ? "\f"
                                   : "A lynx.");
     assert_non_null(*text);
+    *n_told = which == '1' ? 2 : which != '5';
     return TERN_OK;
 }
 

@@ -1,6 +1,7 @@
-/* Office documents, books and messages from outside: valid UTF-8 within its bound, or a reason. The first
+/* Office documents, books and messages from outside: valid UTF-8 within its bound, or a reason; and their pictures. The first
  * byte says which name the file has. */
 #include "documents/documents.h"
+#include "documents/office.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +16,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     char *out;
     size_t n;
     const char *why;
+    if (tn_doc_is_container((const char *)data + 1, size - 1)) {
+        if (tn_doc_office_picture(&ctx, (const char *)data + 1, size - 1, 1 + data[0] % 4, &out, &n, &why,
+                                  NULL) != TERN_OK)
+            return 0;
+        if (out && (why || out[n])) abort();
+        tn_free(&ctx, out);
+    }
     if (tn_document_text(&ctx, names[data[0] % 4], (const char *)data + 1, size - 1, 1 << 20, &out, &n, &why,
                          NULL) != TERN_OK)
         return 0;
