@@ -36,12 +36,12 @@ const tn_tensor *tn_file_tensor(const tn_model_file *f, const char *name) {
     /* of a model that sees and reads */
     const bool head = !strncmp(name, "lm_head.", 8);
     if (!head && strncmp(name, "model.", 6)) return NULL;
-    for (int i = 0; !t && i < 3; i++) {
+    for (int i = 0; !t && i < 4; i++) {
         static const char *const before[] = {"model.language_model.", "model.text_model.",
-                                             "language_model.model."};
-        if (head && i) break;
-        snprintf(of_text, sizeof of_text, "%s%s", head ? "language_model." : before[i],
-                 name + (head ? 0 : 6));
+                                             "language_model.model.", "llm.model."},
+                                 *const before_head[] = {"language_model.", "llm."};
+        if (head && i == 2) break;
+        snprintf(of_text, sizeof of_text, "%s%s", head ? before_head[i] : before[i], name + (head ? 0 : 6));
         t = named(f, of_text);
     }
     return t;

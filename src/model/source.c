@@ -212,7 +212,7 @@ static int number_of_next(const tn_source *s, const char *name) {
 static const char *after_layers(const tn_source *s, const char *name) {
     const char *const begins[] = {s->gguf ? "blk." : tn_arch_hf_layers(s->arch),
                                   "model.language_model.layers.", "model.text_model.layers.",
-                                  "language_model.model.layers."};
+                                  "language_model.model.layers.", "llm.model.layers."};
     for (size_t i = 0; i < (s->gguf ? 1 : sizeof begins / sizeof *begins); i++)
         if (!strncmp(name, begins[i], strlen(begins[i]))) return name + strlen(begins[i]);
     return NULL;

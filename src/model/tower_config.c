@@ -22,7 +22,7 @@ static const struct {
                 {"qwen3_5", TN_TOWER_QWEN3VL},   {"qwen3_5_moe", TN_TOWER_QWEN3VL},
                 {"lfm2_vl", TN_TOWER_LFM2},      {"lfm2-vl", TN_TOWER_LFM2},
                 {"internvl", TN_TOWER_INTERNVL}, {"internvl_chat", TN_TOWER_INTERNVL},
-                {"gemma4", TN_TOWER_GEMMA4}};
+                {"gemma4", TN_TOWER_GEMMA4},     {"minicpmv", TN_TOWER_MINICPM}};
 
 /* ---- what keys may say --------------------------------------------------------------------------------- */
 
@@ -40,7 +40,7 @@ static const rule vision_rules[] = {
     {"num_attention_heads", ALL & ~QWEN, NULL},
     {"depth", QWEN, NULL},
     {"num_heads", QWEN, NULL},
-    {"image_size", IDEFICS3 | GEMMA3 | INTERNVL | LFM2, NULL},
+    {"image_size", IDEFICS3 | GEMMA3 | INTERNVL | LFM2 | MINICPM, NULL},
     {"patch_size", ALL, NULL},
     {"num_patches", LFM2, NULL},
     {"spatial_merge_size", QWEN, NULL},
@@ -49,7 +49,7 @@ static const rule vision_rules[] = {
     {"deepstack_visual_indexes", DEEP, NULL},
     {"window_size", WINDOWS, NULL},
     {"fullatt_block_indexes", WINDOWS, NULL},
-    {"layer_norm_eps", IDEFICS3 | GEMMA3 | LFM2 | INTERNVL, NULL},
+    {"layer_norm_eps", IDEFICS3 | GEMMA3 | LFM2 | INTERNVL | MINICPM, NULL},
     {"rms_norm_eps", GEMMA4, NULL},
     {"pooling_kernel_size", GEMMA4, NULL},
     {"use_clipped_linears", GEMMA4, NULL},
@@ -59,7 +59,7 @@ static const rule vision_rules[] = {
     {"num_key_value_heads", GEMMA4, NULL},
     {"rope_parameters", GEMMA4, NULL},
     {"rope_theta", GEMMA4, "100"},
-    {"hidden_act", IDEFICS3 | GEMMA3 | LFM2 | DEEP, "gelu_pytorch_tanh"},
+    {"hidden_act", IDEFICS3 | GEMMA3 | LFM2 | DEEP | MINICPM, "gelu_pytorch_tanh"},
     {"hidden_act", WINDOWS, "silu"},
     {"hidden_act", INTERNVL, "gelu"},
     {"hidden_activation", GEMMA4, "gelu_pytorch_tanh"},
@@ -153,7 +153,7 @@ static const rule processor_rules[] = {
     {"max_image_size", IDEFICS3, NULL},
     {"min_pixels", QWEN, NULL},
     {"max_pixels", QWEN, NULL},
-    {"patch_size", QWEN | GEMMA4 | LFM2, NULL},
+    {"patch_size", QWEN | GEMMA4 | LFM2 | MINICPM, NULL},
     {"merge_size", QWEN, NULL},
     {"temporal_patch_size", QWEN, "2"},
     {"max_soft_tokens", GEMMA4, "280"},
@@ -161,6 +161,21 @@ static const rule processor_rules[] = {
     {"crop_to_patches", INTERNVL, NULL}, /* transformers' processor cuts whatever it says */
     {"min_patches", INTERNVL, NULL},
     {"max_patches", INTERNVL, NULL},
+    {"norm_mean", MINICPM, NULL},
+    {"norm_std", MINICPM, NULL},
+    {"max_slice_nums", MINICPM, "9"},
+    {"scale_resolution", MINICPM, NULL},
+    {"slice_mode", MINICPM, "true"},
+    {"use_image_id", MINICPM, "true"},
+    {"image_feature_size", MINICPM, NULL},
+    {"im_start", MINICPM, "<image>"},
+    {"im_end", MINICPM, "</image>"},
+    {"slice_start", MINICPM, "<slice>"},
+    {"slice_end", MINICPM, "</slice>"},
+    {"unk", MINICPM, "<unk>"},
+    {"im_id_start", MINICPM, "<image_id>"},
+    {"im_id_end", MINICPM, "</image_id>"},
+    {"version", MINICPM, NULL},
     {"do_convert_rgb", ALL, NULL},
     {"do_pad", ALL, NULL},
     {"video_sampling", IDEFICS3, NULL},
@@ -170,6 +185,18 @@ static const rule processor_rules[] = {
     {"image_seq_length", ALL, NULL},
     {"data_format", ALL, NULL},
     {"default_to_square", ALL, NULL},
+};
+
+/* MiniCPM-V says of its encoder beside its text's own keys. */
+static const rule minicpm_rules[] = {
+    {"drop_vision_last_layer", MINICPM, "false"},
+    {"slice_mode", MINICPM, "true"},
+    {"use_image_id", MINICPM, "true"},
+};
+static const rule slice_rules[] = {
+    {"max_slice_nums", MINICPM, "9"},
+    {"scale_resolution", MINICPM, NULL},
+    {"patch_size", MINICPM, NULL},
 };
 
 typedef struct reading {
@@ -268,7 +295,7 @@ static const sizes defaults[TN_N_TOWER_KINDS] = {
     [TN_TOWER_IDEFICS3] = {1152, 3072, 12, 16, 224, 32}, [TN_TOWER_GEMMA3] = {768, 3072, 12, 12, 224, 16},
     [TN_TOWER_QWEN25VL] = {3584, 3420, 32, 16, 0, 14},   [TN_TOWER_QWEN3VL] = {1152, 4304, 27, 16, 0, 16},
     [TN_TOWER_LFM2] = {768, 3072, 12, 12, 0, 16},        [TN_TOWER_INTERNVL] = {1024, 4096, 24, 16, 448, 14},
-    [TN_TOWER_GEMMA4] = {768, 3072, 16, 12, 0, 16}};
+    [TN_TOWER_GEMMA4] = {768, 3072, 16, 12, 0, 16},      [TN_TOWER_MINICPM] = {1152, 4304, 27, 16, 980, 14}};
 
 static tern_status read_sizes(const reading *r, const json_t *v) {
     tn_tower_shape *s = r->s;
@@ -360,6 +387,26 @@ static tern_status read_gemma4(const reading *r, const json_t *v, tn_tower_confi
     return TERN_OK;
 }
 
+static tern_status read_minicpm(const reading *r, const json_t *top) {
+    enum { SLICE = 448, QUERIES = 64 };
+    tn_tower_shape *s = r->s;
+    const json_t *slices = json_object_get(top, "slice_config");
+    for (size_t i = 0; i < sizeof minicpm_rules / sizeof *minicpm_rules; i++) {
+        const rule *one = &minicpm_rules[i];
+        const json_t *v = json_object_get(top, one->key);
+        TN_FAIL_IF(v ? !is_value(v, one->want) : !strcmp(one->want, "false"), r->err, TERN_E_UNSUPPORTED,
+                   "%s: '%s' of an encoder of pictures is not %s, which is not supported", r->file, one->key,
+                   one->want);
+    }
+    TN_TRY(check(r, slices, slice_rules, sizeof slice_rules / sizeof *slice_rules));
+    s->places = s->image / s->patch; /* of the table, for pictures of any size */
+    s->shuffle = 1;
+    TN_TRY(whole(r, top, "query_num", QUERIES, &s->queries));
+    TN_TRY(expect(r, top, "patch_size", s->patch));
+    TN_TRY(expect(r, slices, "patch_size", s->patch));
+    return whole(r, slices, "scale_resolution", SLICE, &s->image);
+}
+
 /* What is said beside vision_config, or in it. */
 static tern_status read_family(const reading *r, const json_t *top, const json_t *v, tn_tower_config *c) {
     tn_tower_shape *s = r->s;
@@ -391,6 +438,7 @@ static tern_status read_family(const reading *r, const json_t *top, const json_t
         TN_TRY(whole(r, top, "min_dynamic_patch", 1, &s->min_tiles));
         return whole(r, top, "max_dynamic_patch", 12, &s->max_tiles);
     case TN_TOWER_GEMMA4: return read_gemma4(r, v, c);
+    case TN_TOWER_MINICPM: return read_minicpm(r, top);
     default: return read_qwen(r, v, c);
     }
 }
@@ -437,6 +485,10 @@ static tern_status read_views(const reading *r, const json_t *p) {
     case TN_TOWER_GEMMA4:
         TN_TRY(expect(r, p, "patch_size", s->patch));
         return expect(r, p, "pooling_kernel_size", s->shuffle);
+    case TN_TOWER_MINICPM:
+        TN_TRY(expect(r, p, "patch_size", s->patch));
+        TN_TRY(expect(r, p, "scale_resolution", s->image));
+        return expect(r, p, "image_feature_size", s->queries);
     default: return read_pixels(r, p);
     }
 }
@@ -451,8 +503,9 @@ static tern_status read_processor(const reading *r, const json_t *p) {
     if (s->kind == TN_TOWER_GEMMA4) { /* its values are not normalised */
         for (int i = 0; i < 3; i++) s->mean[i] = 0, s->std[i] = 1;
     } else {
-        TN_TRY(colours(r, p, "image_mean", s->mean));
-        TN_TRY(colours(r, p, "image_std", s->std));
+        const bool minicpm = s->kind == TN_TOWER_MINICPM;
+        TN_TRY(colours(r, p, minicpm ? "norm_mean" : "image_mean", s->mean));
+        TN_TRY(colours(r, p, minicpm ? "norm_std" : "image_std", s->std));
     }
     return read_views(r, p);
 }

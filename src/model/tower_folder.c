@@ -11,10 +11,11 @@
 /* What becomes of a tensor on its way. */
 typedef enum turn {
     AS_IS,
-    PARTS,   /* queries, keys and values are three tensors */
-    FILM,    /* two moments of a kernel are two */
-    COLOURS, /* patches are [y][x][colour], and become [colour][y][x] */
-    PLUS_ONE /* the weight is meant to be one more */
+    PARTS,    /* queries, keys and values are three tensors */
+    FILM,     /* two moments of a kernel are two */
+    COLOURS,  /* patches are [y][x][colour], and become [colour][y][x] */
+    PLUS_ONE, /* the weight is meant to be one more */
+    TURNED    /* a row for every input becomes one for every output */
 } turn;
 
 /* # is a number. What is left of a name after that of a module must be one of `ends`. */
@@ -141,6 +142,19 @@ static const name_row gemma4_rows[] = {
     {"embedding_projection", "mm.input_projection", AS_IS},
     {NULL, NULL, AS_IS}};
 
+static const name_row minicpm_rows[] = {SIGLIP,
+                                        {"embeddings.patch_embedding", "v.patch_embd", AS_IS},
+                                        {"query", "resampler.query", AS_IS},
+                                        {"kv_proj", "resampler.kv", AS_IS},
+                                        {"ln_q", "resampler.ln_q", AS_IS},
+                                        {"ln_kv", "resampler.ln_kv", AS_IS},
+                                        {"ln_post", "resampler.ln_post", AS_IS},
+                                        {"attn.in_proj_weight", "resampler.attn.", PARTS},
+                                        {"attn.in_proj_bias", "resampler.attn.", PARTS},
+                                        {"attn.out_proj", "resampler.attn.out", AS_IS},
+                                        {"proj", "resampler.proj.weight", TURNED},
+                                        {NULL, NULL, AS_IS}};
+
 /* Which of a folder's tensors are the encoder's, after "model." where it is; the longest first. */
 static const struct {
     const char *begins[5];
@@ -154,7 +168,8 @@ static const struct {
     [TN_TOWER_LFM2] = {{"vision_tower.vision_model.", "vision_tower.", "multi_modal_projector."}, lfm2_rows},
     [TN_TOWER_INTERNVL] = {{"vision_tower.", "multi_modal_projector.", "vision_model.", "mlp1."},
                            internvl_rows},
-    [TN_TOWER_GEMMA4] = {{"vision_tower.", "embed_vision."}, gemma4_rows}};
+    [TN_TOWER_GEMMA4] = {{"vision_tower.", "embed_vision."}, gemma4_rows},
+    [TN_TOWER_MINICPM] = {{"vpm.", "resampler."}, minicpm_rows}};
 
 enum { NAME_BYTES = 48 };
 
@@ -322,6 +337,21 @@ static tern_status add_plus_one(tn_tower_folder *f, const tn_tensor *t, const na
     return add(f, more, to, r->gguf, 0, "", end, err);
 }
 
+static tern_status add_turned(tn_tower_folder *f, const tn_tensor *t, const name_row *r, tern_error *err) {
+    const uint64_t rows = t->dims[0], columns = t->dims[1], size = (uint64_t)tn_dtype_block_bytes(t->dtype);
+    TN_FAIL_IF(t->n_dims != 2 || tn_dtype_block(t->dtype) != 1, err, TERN_E_FORMAT, "%s: %s is no matrix",
+               t->file, t->name);
+    uint8_t *to = room(f, t, rows * columns);
+    TN_FAIL_IF(!to, err, TERN_E_MEMORY, "no memory for %s", t->name);
+    for (uint64_t i = 0; i < rows; i++)
+        for (uint64_t k = 0; k < columns; k++)
+            memcpy(to + (k * rows + i) * size, t->data + (i * columns + k) * size, size);
+    tn_tensor turned = *t;
+    turned.dims[0] = columns;
+    turned.dims[1] = rows;
+    return add(f, turned, to, r->gguf, 0, "", "", err);
+}
+
 static tern_status add_tensor(tn_tower_folder *f, const tn_tensor *t, const char *name, tern_error *err) {
     const char *end;
     int number = 0;
@@ -339,10 +369,14 @@ static tern_status add_tensor(tn_tower_folder *f, const tn_tensor *t, const char
         number = f->c.deep[number];
     }
     switch (r->how) {
-    case PARTS: return add_parts(f, t, r, number, end, err);
+    case PARTS:
+        if (!*end)
+            end = strrchr(t->name, '_')[1] == 'b' ? ".bias" : ".weight"; /* in_proj_bias, in_proj_weight */
+        return add_parts(f, t, r, number, end, err);
     case FILM: return add_film(f, t, r, err);
     case COLOURS: return add_colours(f, t, r, err);
     case PLUS_ONE: return add_plus_one(f, t, r, end, err);
+    case TURNED: return add_turned(f, t, r, err);
     default: return add(f, *t, NULL, r->gguf, number, "", end, err);
     }
 }
@@ -351,6 +385,11 @@ static tern_status add_tensor(tn_tower_folder *f, const tn_tensor *t, const char
 static tern_status check_said(const tn_tower_folder *f, const char *path, tern_error *err) {
     const bool limits = tn_tower_tensor(&f->file, "v.blk.0.attn_q.input_min"),
                standard = tn_tower_tensor(&f->file, "v.std_bias");
+    const tn_tensor *places = tn_tower_tensor(&f->file, "v.position_embd.weight");
+    const uint64_t n_places = (uint64_t)f->c.s.places * (uint64_t)f->c.s.places;
+    TN_FAIL_IF(f->c.s.kind == TN_TOWER_MINICPM && places && places->dims[0] != n_places, err, TERN_E_FORMAT,
+               "%s: v.position_embd.weight has %" PRIu64 " places, and config.json says %" PRIu64, path,
+               places->dims[0], n_places);
     if (f->c.s.kind != TN_TOWER_GEMMA4) return TERN_OK;
     TN_FAIL_IF(limits != f->c.limited, err, TERN_E_FORMAT,
                "%s: the encoder's linears have %s limits, and 'use_clipped_linears' says otherwise", path,

@@ -295,20 +295,19 @@ static int32_t side_of(const tn_tensor *table) {
     return (uint64_t)side * (uint64_t)side == table->dims[0] ? side : 0;
 }
 
+enum { OLDEST_MINICPM = 3 }; /* 2.6: versions before it have other marks and towers */
+
 /* MiniCPM-V's file leaves to the tensors how wide rows are, how many, and how many places there are. */
-static tern_status read_resampler(const tn_gguf *g, tn_tower_shape *s, tern_error *err) {
-    enum {
-        D_HEAD = 128,
-        MOST_QUERIES = 4096,
-        OLDEST = 3
-    }; /* versions before 2.6 (3) have other marks and towers */
+static tern_status read_resampler(const tn_tower_file *f, tn_tower_shape *s, tern_error *err) {
+    enum { D_HEAD = 128, MOST_QUERIES = 4096 };
+    const tn_gguf *g = f->g;
     const char *path = tn_gguf_path(g);
-    const tn_tensor *query = tn_gguf_tensor(g, "resampler.query");
+    const tn_tensor *query = tn_tower_tensor(f, "resampler.query");
     int64_t version = 0, n_queries = 0;
     if (s->kind != TN_TOWER_MINICPM) return TERN_OK;
     TN_TRY(read_int(g, "clip.minicpmv_version", &version, err));
     TN_TRY(read_int(g, "clip.minicpmv_query_num", &n_queries, err));
-    TN_FAIL_IF(version < OLDEST, err, TERN_E_UNSUPPORTED,
+    TN_FAIL_IF(version < OLDEST_MINICPM, err, TERN_E_UNSUPPORTED,
                "%s: clip.minicpmv_version is %" PRId64 "; MiniCPM-V 2.6 (3) and later are read", path,
                version);
     TN_FAIL_IF(!query || query->n_dims != 2 || query->dims[0] > MOST_QUERIES || query->dims[1] > 1 << 16 ||
@@ -320,13 +319,14 @@ static tern_status read_resampler(const tn_gguf *g, tn_tower_shape *s, tern_erro
                n_queries, query->dims[0]);
     s->queries = (int32_t)query->dims[0];
     s->out = (int32_t)query->dims[1];
-    s->places = side_of(tn_gguf_tensor(g, "v.position_embd.weight"));
+    s->places = side_of(tn_tower_tensor(f, "v.position_embd.weight"));
     TN_FAIL_IF(!s->places, err, TERN_E_FORMAT,
                "%s: v.position_embd.weight is missing, or no square of up to 256 x 256 places", path);
     return TERN_OK;
 }
 
-static tern_status read_shape(const tn_gguf *g, int32_t n_embd, tn_tower_shape *s, tern_error *err) {
+static tern_status read_shape(const tn_tower_file *f, int32_t n_embd, tn_tower_shape *s, tern_error *err) {
+    const tn_gguf *g = f->g;
     const char *path = tn_gguf_path(g);
     TN_TRY(check_kind(g, &s->kind, err));
     TN_TRY(check_keys(g, s->kind, err));
@@ -358,7 +358,7 @@ static tern_status read_shape(const tn_gguf *g, int32_t n_embd, tn_tower_shape *
     TN_TRY(read_tiles(g, s, err));
     TN_TRY(read_deep(g, s, err));
     TN_TRY(read_windows(g, s, err));
-    TN_TRY(read_resampler(g, s, err));
+    TN_TRY(read_resampler(f, s, err));
     return check_shape(g, s, n_embd, err);
 }
 
@@ -390,6 +390,10 @@ void tn_tower_put_keys(tn_gguf_writer *w, const tn_tower_shape *s) {
         tn_gguf_put_u32(w, "clip.vision.preproc_min_tiles", (uint32_t)s->min_tiles);
         tn_gguf_put_u32(w, "clip.vision.preproc_max_tiles", (uint32_t)s->max_tiles);
     }
+    if (s->kind == TN_TOWER_MINICPM) {
+        tn_gguf_put_i32(w, "clip.minicpmv_version", OLDEST_MINICPM);
+        tn_gguf_put_u32(w, "clip.minicpmv_query_num", (uint32_t)s->queries);
+    }
     if (tn_tower_has_axes(s->kind)) {
         tn_gguf_put_u32(w, "clip.vision.image_min_pixels", (uint32_t)s->min_pixels);
         tn_gguf_put_u32(w, "clip.vision.image_max_pixels", (uint32_t)s->max_pixels);
@@ -415,7 +419,7 @@ tern_status tn_tower_open_file(const tn_tower_how *how, const tn_tower_file *f, 
     *out = NULL;
     tn_tower_shape shape;
     memset(&shape, 0, sizeof shape);
-    TN_TRY(read_shape(f->g, how->n_embd, &shape, err));
+    TN_TRY(read_shape(f, how->n_embd, &shape, err));
     tn_tower *t = tn_calloc(how->ctx, TN_MEM_OTHER, 1, sizeof *t);
     TN_FAIL_IF(!t, err, TERN_E_MEMORY, "no memory for an encoder of pictures");
     *t = (tn_tower){.ctx = how->ctx, .s = shape, .scheme = how->scheme};

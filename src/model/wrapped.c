@@ -2,6 +2,7 @@
 
 #include "base/json.h"
 
+#include <math.h>
 #include <string.h>
 
 /* Models whose text is another's, as it is; and whose it is where they do not say. */
@@ -34,6 +35,46 @@ static const struct {
               "\"num_hidden_layers\": 32, \"num_attention_heads\": 32, \"num_key_value_heads\": 32, "
               "\"head_dim\": 128, \"max_position_embeddings\": 32768, \"rms_norm_eps\": 1e-6}"}};
 
+/* MiniCPM-V's versions, whose text stands beside what is said of pictures. */
+static const struct {
+    double version;
+    const char *text;
+} minicpmv[] = {{2.6, "qwen2"}, {4.0, "llama"}, {4.5, "qwen3"}};
+
+/* What of it is said of pictures, which the reader of the encoder looks at. */
+static const char *const of_pictures[] = {"version",
+                                          "query_num",
+                                          "slice_config",
+                                          "slice_mode",
+                                          "image_size",
+                                          "patch_size",
+                                          "vision_config",
+                                          "use_image_id",
+                                          "drop_vision_last_layer",
+                                          "batch_vision_input",
+                                          "batch_3d_resampler",
+                                          "vision_batch_size"};
+
+static bool is_minicpmv(const json_t *config) {
+    const char *type = json_string_value(json_object_get(config, "model_type"));
+    return type && !strcmp(type, "minicpmv");
+}
+
+static tern_status text_of_minicpmv(const json_t *config, const char *file, json_t **out, tern_error *err) {
+    const double version = json_number_value(json_object_get(config, "version"));
+    const char *type = NULL;
+    for (size_t i = 0; i < sizeof minicpmv / sizeof *minicpmv; i++)
+        if (fabs(version - minicpmv[i].version) < 1e-3) type = minicpmv[i].text;
+    TN_FAIL_IF(!type, err, TERN_E_UNSUPPORTED,
+               "%s: version %g of MiniCPM-V; 2.6, 4.0 and 4.5 are read from folders", file, version);
+    *out = tn_json_copy_flat(config);
+    for (size_t i = 0; *out && i < sizeof of_pictures / sizeof *of_pictures; i++)
+        (void)json_object_del(*out, of_pictures[i]);
+    if (*out) tn_json_set(out, "model_type", tn_json_string(type, strlen(type)));
+    TN_FAIL_IF(!*out, err, TERN_E_MEMORY, "%s: no memory for its configuration", file);
+    return TERN_OK;
+}
+
 const json_t *tn_wrapped_text(const json_t *config) {
     const json_t *text = json_object_get(config, "text_config");
     if (!json_is_object(text)) text = json_object_get(config, "llm_config");
@@ -63,6 +104,7 @@ tern_status tn_wrapped_config(const json_t *config, const char *file, json_t **o
     const char *type = text_of(config);
     const json_t *text = tn_wrapped_text(config);
     *out = NULL;
+    if (is_minicpmv(config)) return text_of_minicpmv(config, file, out, err);
     if (!type) {
         *out = json_incref((json_t *)(uintptr_t)config);
         return TERN_OK;

@@ -342,6 +342,19 @@ def gemma4(k, t):
     return out
 
 
+def minicpm(k, t):
+    t, out = dict(t), {}
+    del t["resampler.pos_embed_k"]
+    for end in "weight", "bias":
+        out["resampler.attn.in_proj_" + end] = together(*(t.pop(f"resampler.attn.{p}.{end}") for p in "qkv"))
+    (n, m), v = t.pop("resampler.proj.weight")
+    out["resampler.proj"] = [m, n], array("f", [v[i * m + j] for j in range(m) for i in range(n)])
+    out["resampler.query"] = t.pop("resampler.query")
+    names = {"resampler.kv": "resampler.kv_proj", "resampler.attn.out": "resampler.attn.out_proj", **{f"resampler.ln_{x}": f"resampler.ln_{x}" for x in ("q", "kv", "post")}}
+    out.update(siglip(t, "vpm.", names, as_is))
+    return out
+
+
 def sizes(k):
     v = "clip.vision."
     return {"hidden_size": k[v + "embedding_length"], "intermediate_size": k[v + "feed_forward_length"], "num_hidden_layers": k[v + "block_count"],
@@ -404,6 +417,13 @@ def family(name, k):
         return ({**same, "image_size": image, "qkv_bias": True, "qk_normalization": False, "drop_path_rate": 0.1, "use_flash_attn": True, "num_beams": 1},
                 {"downsample_ratio": ratio, "force_image_size": image, "min_dynamic_patch": 1, "max_dynamic_patch": 12, "ps_version": "v2", "select_layer": -1,
                  "dynamic_image_size": True, "use_thumbnail": True, "template": "internvl2_5", "use_backbone_lora": 0, "pad2square": False}, p)
+    if name == "minicpm":
+        return ({**s, "image_size": k["places"] * patch, "model_type": "siglip"},
+                {"version": 2.6, "query_num": k["queries"], "image_size": 448, "patch_size": patch, "slice_mode": True, "drop_vision_last_layer": False,
+                 "batch_vision_input": True, "slice_config": {"max_slice_nums": 9, "patch_size": patch, "model_type": "minicpmv", "scale_resolution": image}},
+                {"image_processor_type": "MiniCPMVImageProcessor", "max_slice_nums": 9, "scale_resolution": image, "patch_size": patch, "use_image_id": True,
+                 "image_feature_size": k["queries"], "im_start": "<image>", "im_end": "</image>", "slice_start": "<slice>", "slice_end": "</slice>", "unk": "<unk>",
+                 "im_id_start": "<image_id>", "im_id_end": "</image_id>", "slice_mode": True, "norm_mean": [0.5] * 3, "norm_std": [0.5] * 3, "version": 2.6})
     limited = k["limited"]
     f = k[v + "projector.scale_factor"]
     return ({**s, "rms_norm_eps": eps, "hidden_activation": "gelu_pytorch_tanh", "pooling_kernel_size": f, "head_dim": s["hidden_size"] // s["num_attention_heads"],
@@ -471,13 +491,14 @@ def write_folder(name, keys, parts, configs, model_type, mkeys, mtensors):
     tensors = {**parts, **ENCODERS[FAMILY[name]](mkeys, mtensors)}
     write_safetensors(os.path.join(TMP, name, "model.safetensors"), tensors)
     text = "llm_config" if FAMILY[name] == "internvl_chat" else "text_config"
-    put(name, "config.json", {"architectures": ["X"], "model_type": model_type, text: configs, "vision_config": vision, "transformers_version": "4.57.0", **beside})
+    texts = configs if FAMILY[name] == "minicpm" else {text: configs}
+    put(name, "config.json", {"architectures": ["X"], **texts, "model_type": model_type, "vision_config": vision, "transformers_version": "4.57.0", **beside})
     put(name, "preprocessor_config.json", processor)
     write_tokenizer(name, keys)
 
 
 ENCODERS = {"smolvlm": smolvlm, "gemma3": gemma3, "lfm2": lfm2, "qwen25": qwen25, "qwen3": qwen3, "internvl": internvl, "internvl_chat": internvl_chat,
-            "gemma4": gemma4}
+            "gemma4": gemma4, "minicpm": minicpm}
 FAMILY = {}
 
 
@@ -488,6 +509,8 @@ def whole_model(name, fam, text, tower, model_type, text_type, names, prefix, he
     synth(tower, name + "-encoder.gguf", FIXED.get(fam, {}))
     keys, tensors = read_gguf(os.path.join(TMP, name + ".gguf"))
     mkeys, mtensors = read_gguf(os.path.join(TMP, name + "-encoder.gguf"))
+    if fam == "minicpm":
+        mkeys.update(queries=mtensors["resampler.query"][0][0], places=math.isqrt(mtensors["v.position_embd.weight"][0][0]))
     config = {**text_config(keys, text_type), **more(keys)}
     write_folder(name, keys, text_part(keys, tensors, names, prefix, head), config, model_type, mkeys, mtensors)
     forget()
@@ -566,6 +589,9 @@ def experts(keys):
 
 whole_model("Qwen3-VL-MoE", "qwen3", "tiny-qwen3vlmoe+sees", "tiny-qwen3vl-mmproj", "qwen3_vl_moe", "qwen3_vl_moe_text", NAMES, "model.language_model.",
             "lm_head", experts)
+whole_model("MiniCPM-V", "minicpm", "tiny-qwen2+wide+sees", "tiny-minicpmv-mmproj", "minicpmv", "qwen2", NAMES, "llm.model.", "llm.lm_head",
+            lambda k: {"_name_or_path": "x", "auto_map": {"AutoModel": "x"}, "attention_dropout": 0.0, "max_window_layers": 36, "use_sliding_window": False,
+                       "sliding_window": None, "batch_3d_resampler": True, "use_image_id": True, "vision_batch_size": 16})  # what published ones say, too
 encoder_alone("Qwen3.5", "tiny-qwen35-mmproj", "tiny-qwen35+sees", "qwen3_5")
 encoder_alone("gemma4-E2B", "tiny-gemma4-mmproj", "tiny-gemma4+sees", "gemma4")
 encoder_alone("gemma4-31B", "tiny-gemma4-31b-mmproj", "tiny-gemma4+dense+sees", "gemma4")
@@ -582,7 +608,7 @@ assert json.loads(call("run", "LFM2-VL.gguf", "--mmproj", "LFM2.5-VL", "small.pn
 
 # ---- packages, and the other ways in -----------------------------------------------------------------------
 
-for name in "SmolVLM", "Qwen3-VL":
+for name in "SmolVLM", "Qwen3-VL", "MiniCPM-V":
     forget()
     want, _ = look(name)
     said = call("pack", name, "-o", name + ".tern")[1]
@@ -647,6 +673,14 @@ def top(**values):
 
 
 C, P = "config.json", "preprocessor_config.json"
+for change, err in ((lambda c: c.update(version=2.5), "version 2.5 of MiniCPM-V; 2.6, 4.0 and 4.5 are read from folders"),
+                    (lambda c: c.pop("drop_vision_last_layer"), "'drop_vision_last_layer' of an encoder of pictures is not false"),
+                    (lambda c: c["slice_config"].update(max_slice_nums=4), "'max_slice_nums' of an encoder of pictures is not 9"),
+                    (lambda c: c["slice_config"].update(scale_resolution=64), "'scale_resolution' is 32; it is supported as 64"),
+                    (lambda c: c.update(query_num=6), "'image_feature_size' is 5; it is supported as 6"),
+                    (lambda c: c["vision_config"].update(image_size=32), "v.position_embd.weight has 49 places, and config.json says 64")):
+    refused("MiniCPM-V", "config.json", change, err, ("--picture-cache", "0"))
+refused("MiniCPM-V", "preprocessor_config.json", lambda c: c.update(im_start="<img>"), "'im_start' of an encoder of pictures is not <image>")
 refused("SmolVLM", C, vision(sparkle=3), "'sparkle' is not known, and what it says could change every picture")
 refused("SmolVLM", C, top(sparkle=True), "'sparkle' is not known, and what it says could change every picture")
 refused("SmolVLM", P, top(sparkle="x"), "'sparkle' is not known, and what it says could change every picture")
