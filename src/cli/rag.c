@@ -176,9 +176,8 @@ static int sub_add(int argc, char **argv) {
          "which output becomes a passage's vector: the mean over its tokens, or the last token (default: as "
          "the model file says, else the mean)"},
         {"captions", 0, "MODEL", ARG_STR, &captioner, 0, 0,
-         "let this model, which sees, tell what is in pictures, in pages of PDF files that have no text, and "
-         "in "
-         "pictures of office documents (default: they are skipped)"},
+         "let this model, which sees, tell what is in pictures, in PDF pages without text and in pictures of "
+         "office documents (default: they are skipped)"},
         {"passage", 0, "N", ARG_INT, &max_tokens, 16, 4096, "most tokens per passage (default 192)"},
         {"overlap", 0, "N", ARG_INT, &overlap, 0, 4095,
          "tokens that a passage repeats from the one before (default 24)"},
