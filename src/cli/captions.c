@@ -1,6 +1,7 @@
 #include "cli/captions.h"
 
 #include "base/status.h"
+#include "cli/live.h"
 #include "cli/looking.h"
 #include "cli/output.h"
 #include "documents/file_text.h"
@@ -93,7 +94,7 @@ static tern_status describe_pages(captions *c, const char *path, char **text, te
         size_t n;
         TN_TRY(tn_reader_page(c->reader, path, page, TN_PICTURE_MAX_BYTES, &png, &n, err));
         tern_status st = TERN_OK;
-        if (n && c->terminal) fprintf(stderr, "\r\033[Klooking at page %d of %s", page, cli_shown(path));
+        if (n && c->terminal) cli_live_line("looking at page %d of %s", page, cli_shown(path));
         if (n) st = describe(c, png, n, err);
         free(png);
         if (!n) return TERN_OK;
@@ -108,7 +109,7 @@ tern_status cli_captions_make(void *user, const char *path, const char *bytes, s
     const bool pdf = tn_is_pdf(bytes, n);
     *text = NULL;
     if (!pdf && !cli_is_picture_bytes(bytes, n)) return TERN_OK;
-    if (!pdf && c->terminal) fprintf(stderr, "\r\033[Klooking at %s", cli_shown(path));
+    if (!pdf && c->terminal) cli_live_line("looking at %s", cli_shown(path));
     tern_status st = pdf ? describe_pages(c, path, text, err) : describe(c, bytes, n, err);
     if (st == TERN_OK && !pdf) st = append(c, true, text, err);
     if (st != TERN_OK) {

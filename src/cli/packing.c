@@ -1,6 +1,7 @@
 #include "cli/packing.h"
 
 #include "cli/args.h"
+#include "cli/live.h"
 #include "cli/output.h"
 #include "cli/pack_progress.h"
 
@@ -31,9 +32,9 @@ bool cli_packing_measure(const char *package) {
     tern_error err;
     tern_options o;
     tn_options_defaults(&o);
-    if (isatty(STDERR_FILENO)) fprintf(stderr, "\r\033[Kmeasuring this machine");
+    if (cli_live()) cli_live_line("measuring this machine");
     bool busy = false, ok = tn_tune_by_itself(package, &o, &busy, &err) == TERN_OK;
-    if (isatty(STDERR_FILENO)) fprintf(stderr, "\r\033[K");
+    if (cli_live()) cli_live_clear();
     if (!ok) notice("this machine was not measured", &err);
     else if (busy) fprintf(stderr, "tern: another process is measuring for %s\n", cli_shown(package));
     return ok;
@@ -48,7 +49,7 @@ bool cli_packing_now(const char *model) {
     hooks.log = cli_log_line;
     pack_progress shown = {0};
     hooks.user = &shown;
-    if (isatty(STDERR_FILENO)) hooks.progress = cli_pack_progress_show;
+    if (cli_live()) hooks.progress = cli_pack_progress_show;
     tn_ctx ctx;
     tn_ctx_init(&ctx, &hooks);
     tn_pack_options o;
