@@ -112,6 +112,16 @@ const foreign_option *cli_foreign_find(const char *arg) {
     return NULL;
 }
 
+void cli_foreign_try(spelling *s) {
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        for (const char *p = all[i].names; *p;) {
+            size_t n = strcspn(p, " ");
+            if (all[i].values >= 0 && !strncmp(p, "--", 2)) cli_spelling_try(s, p, n);
+            p += n + (p[n] == ' ');
+        }
+    }
+}
+
 bool cli_foreign_value(const char *word) {
     static const char *const words[] = {"on", "off", "auto", "0", "1", "-1"};
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)

@@ -3,6 +3,8 @@
 #ifndef TN_CLI_FOREIGN_H
 #define TN_CLI_FOREIGN_H
 
+#include "cli/spelling.h"
+
 #include <stdbool.h>
 
 typedef struct foreign_option {
@@ -13,6 +15,8 @@ typedef struct foreign_option {
 } foreign_option;
 
 const foreign_option *cli_foreign_find(const char *arg);
+/* Tries all long spellings for what an unknown option meant. */
+void cli_foreign_try(spelling *s);
 /* Whether the word may be the value of an option whose value is optional. */
 bool cli_foreign_value(const char *word);
 /* The value as tern calls it: "q8_0" of a cache is "int8". */

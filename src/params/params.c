@@ -53,7 +53,7 @@ static const tn_param table[] = {
      .help = "worker threads"},
     {"cores", 0, TN_PARAM_TEXT, DEVICE, ALL, AT(cores), .unit = "WHICH", .dflt = "all",
      .help = "which cores the threads use: all, fast (the fast cores of a mixed processor, as /sys lists them), or numbers such as 4-7,2"},
-    {"ctx-size", 'c', TN_PARAM_INT, USER, .commands = TN_IN_ANSWERS, AT(session.n_ctx), .min = 1, .max = 1 << 24, .unit = "N",
+    {"ctx-size", 'c', TN_PARAM_INT, USER, .commands = TN_IN_ANSWERS | TN_IN_EMBED, AT(session.n_ctx), .min = 1, .max = 1 << 24, .unit = "N",
      .dflt = "the smaller of 4096 and the model's", .help = "context length in tokens"},
     {"lora", 0, TN_PARAM_TEXT, DEVICE, ALL, AT(lora), .unit = "LIST", .dflt = "none",
      .help = "LoRA adapters: [NAME=]FILE[:SCALE], separated by commas; GGUF files or PEFT folders. Scale 0 loads an adapter for requests that name it"},
