@@ -204,7 +204,7 @@ void cli_packing_tell(const char *model, const char *package) {
     cli_progress_done();
     fprintf(stderr,
             "tern: %s: this answer and later ones come from its package: %s. Answers differ from the file's "
-            "(--pack never uses the file)\n",
+            "(to use the file: --pack never)\n",
             cli_shown(model), cli_packing_words(&about, words, sizeof words));
     tn_ctx ctx;
     tn_ctx_init(&ctx, NULL);
@@ -225,9 +225,10 @@ void cli_packing_measured(model_args *a) {
     tn_cache_about about;
     char words[160];
     tn_cache_about_get(opened, &about);
-    fprintf(stderr,
-            "tern: %s: measuring its package, where answers come from: %s (--pack never measures the file)\n",
-            cli_shown(a->model), cli_packing_words(&about, words, sizeof words));
+    fprintf(
+        stderr,
+        "tern: %s: measuring its package, where answers come from: %s (to measure the file: --pack never)\n",
+        cli_shown(a->model), cli_packing_words(&about, words, sizeof words));
     a->model = opened;
     a->from = "cache";
 }
@@ -257,7 +258,7 @@ void cli_packing_opened(packing_when when, const char *model, const tern_engine 
         if (opened == model) /* whose package was made by itself has heard of that */
             fprintf(stderr,
                     "tern: measuring this machine for %s in the background, once (seconds, or minutes for a "
-                    "large model; --pack never skips it)\n",
+                    "large model; to skip it: --pack never)\n",
                     cli_shown(model));
     }
     if (when != PACKING_AUTO || !used.model || used.package[0] || info.embeds || strcmp(info.scheme, "float"))
@@ -265,7 +266,7 @@ void cli_packing_opened(packing_when when, const char *model, const tern_engine 
     used.later = model;
     fprintf(stderr,
             "tern: packing %s in the background: later starts use the package, which is smaller and faster "
-            "(tern cache lists packages; --pack never keeps to the file)\n",
+            "(tern cache lists packages; to keep to the file: --pack never)\n",
             cli_shown(model));
 }
 

@@ -232,7 +232,7 @@ tern_status tn_cache_remove(const char *folder, const char *key, tern_error *err
     bool unfinished;
     char path[TN_CACHE_PATH];
     TN_FAIL_IF(!is_key(key, strlen(key)), err, TERN_E_INVALID,
-               "%s is no key of a package; tern cache ls lists them", key);
+               "%s is not the key of a package (tern cache ls lists them)", key);
     TN_TRY(entry_path(folder, key, PARTIAL, path, err));
     unfinished = !unlink(path);
     TN_TRY(entry_path(folder, key, ".tern", path, err));
