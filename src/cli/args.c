@@ -23,12 +23,12 @@
 #include <unistd.h>
 
 int cli_usage_error(const command *c, const char *fmt, ...) {
+    char line[4096];
     va_list ap;
-    fprintf(stderr, "tern %s: ", c->name);
     va_start(ap, fmt);
-    vfprintf(stderr, fmt, ap);
+    vsnprintf(line, sizeof line, fmt, ap);
     va_end(ap);
-    fprintf(stderr, " (see tern %s --help)\n", c->name);
+    fprintf(stderr, "tern %s: %s (see tern %s --help)\n", c->name, cli_shown(line), c->name);
     return EXIT_USAGE;
 }
 

@@ -102,7 +102,7 @@ static bool drop_cache(const char *path) {
     double stays;
     if (tn_aio_drop_cache(path, &stays, &err) != TERN_OK) return cli_failed(&err), false;
     if (stays > 0.01)
-        fprintf(stderr, "tern: %s: %.0f %% of it stays in the page cache; is it in use?\n", path,
+        fprintf(stderr, "tern: %s: %.0f %% of it stays in the page cache; is it in use?\n", cli_shown(path),
                 100 * stays);
     return true;
 }

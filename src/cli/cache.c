@@ -74,7 +74,7 @@ static int limit(const char *size, tn_ctx *ctx, bool json) {
     size_t n;
     tern_error err;
     if (size && !tn_params_u64(size, true, &bytes)) {
-        fprintf(stderr, "tern cache limit: '%s': want bytes, or K, M or G of them\n", size);
+        fprintf(stderr, "tern cache limit: '%s': want bytes, or K, M or G of them\n", cli_shown(size));
         return EXIT_USAGE;
     }
     tern_status st = tn_cache_folder(folder, size != NULL, &err);

@@ -276,7 +276,8 @@ static void set_temperature(chat *c, const char *text) {
     tern_error err;
     tn_options_defaults(&o);
     if (tn_param_set(&o, tn_param_find("temp", 4), text, &err) != TERN_OK) {
-        fprintf(stderr, "tern: /%s; it stays %.7g\n", err.message, (double)c->g.sampling.temperature);
+        fprintf(stderr, "tern: /%s; it stays %.7g\n", cli_shown(err.message),
+                (double)c->g.sampling.temperature);
         return;
     }
     c->g.sampling.temperature = o.generate.sampling.temperature;

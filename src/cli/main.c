@@ -70,7 +70,7 @@ static int help_on(int argc, char **argv) {
     if (!strcmp(argv[0], "set")) return cli_help_set();
     for (int i = 0; i < N_COMMANDS; i++)
         if (!strcmp(argv[0], commands[i].name)) return commands[i].run(argc > 1 ? 3 : 2, args);
-    fprintf(stderr, "tern: unknown command '%s' (see tern --help)\n", argv[0]);
+    fprintf(stderr, "tern: unknown command '%s' (see tern --help)\n", cli_shown(argv[0]));
     return EXIT_USAGE;
 }
 
@@ -105,7 +105,8 @@ static int short_way(int argc, char **argv) {
         bool name = argv[1][0] != '-' && strpbrk(argv[1], "/:.0123456789");
         if (name && !meant) return cli_no_model(argv[1]), EXIT_USAGE;
         fprintf(stderr, "tern: '%s' is neither a command nor a model%s%s%s (see tern --help, tern models)\n",
-                argv[1], meant ? "; did you mean tern " : "", meant ? meant : "", meant ? "?" : "");
+                cli_shown(argv[1]), meant ? "; did you mean tern " : "", meant ? meant : "",
+                meant ? "?" : "");
         return EXIT_USAGE;
     }
     int after = option && !strchr(argv[1], '=') ? 3 : 2;

@@ -220,7 +220,7 @@ static int with_encoder(const char *src, const char *out, const char *scheme, tn
     char *found = !o->mmproj && o->gguf_type == TN_F32 ? tn_sight_find(src, width_of(src), &err) : NULL;
     if (err.code == TERN_E_MEMORY) return cli_failed(&err);
     if (err.code == TERN_E_INVALID)
-        fprintf(stderr, "tern: the package gets no encoder of pictures: %s\n", err.message);
+        fprintf(stderr, "tern: the package gets no encoder of pictures: %s\n", cli_shown(err.message));
     if (found) fprintf(stderr, "tern: the encoder of pictures %s goes into the package\n", cli_shown(found));
     if (found) o->mmproj = found;
     else if (o->mmproj && !strcmp(o->mmproj, "none")) o->mmproj = NULL;

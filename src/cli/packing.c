@@ -23,7 +23,7 @@
 enum { TRUSTED_TOKENS = 1000 }; /* a loss measured on fewer has no scatter worth telling */
 
 static void notice(const char *what, const tern_error *err) {
-    fprintf(stderr, "tern: %s: %s\n", what, err->message);
+    fprintf(stderr, "tern: %s: %s\n", what, cli_shown(err->message));
 }
 
 /* A package learns once what suits this machine, so that nobody has to ask for it. Without that it runs as
@@ -61,7 +61,7 @@ bool cli_packing_now(const char *model) {
     if (st == TERN_OK) st = tn_cache_make(&ctx, folder, model, &o, limit_bytes, &busy, &err);
     cli_pack_progress_done(&shown);
     if (st != TERN_OK) notice("no package was made", &err);
-    else if (busy) fprintf(stderr, "tern: another process is packing %s\n", model);
+    else if (busy) fprintf(stderr, "tern: another process is packing %s\n", cli_shown(model));
     else if (cli_packing_find(model, package)) (void)cli_packing_measure(package);
     return st == TERN_OK && !busy;
 }
@@ -96,7 +96,7 @@ static void remove_damaged(const char *folder, const char *key, const char *mode
     tern_error err;
     if (tn_cache_remove(folder, key, &err) != TERN_OK)
         notice("a damaged package could not be removed from the cache", &err);
-    else fprintf(stderr, "tern: the package of %s was damaged and has been removed\n", model);
+    else fprintf(stderr, "tern: the package of %s was damaged and has been removed\n", cli_shown(model));
 }
 
 /* What became of the process's model. */

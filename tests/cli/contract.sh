@@ -181,17 +181,6 @@ printf 'not json\n' >"$tmp/bad.jsonl"
 check "eval, bad data" 1 "$tern" eval -m "$tmp/m.gguf" --task lambada --data "$tmp/bad.jsonl"; one_line
 check "eval, unknown task" 1 "$tern" eval -m "$tmp/m.gguf" --task dance --data "$tmp/bad.jsonl"; one_line
 
-# Vectors: a line for every text, in the context that is asked for; what shapes answers is none of its options.
-check "embed" 0 "$tern" embed "$tmp/m.gguf" "the inn" "an inn"; cp "$tmp/out" "$tmp/two"
-[ "$(wc -l <"$tmp/two")" = 2 ] || { echo "FAILED: not a vector for every text"; exit 1; }
-check "embed -m" 0 "$tern" embed -m "$tmp/m.gguf" "an inn"
-tail -n 1 "$tmp/two" | cmp -s - "$tmp/out" || { echo "FAILED: another vector"; exit 1; }
-check "embed a file" 0 "$tern" embed "$tmp/m.gguf" -f <(printf 'the inn\nan inn\n'); cmp -s "$tmp/out" "$tmp/two" || { echo "FAILED: other vectors of lines"; exit 1; }
-check "embed, a text and a file" 2 "$tern" embed "$tmp/m.gguf" "the inn" -f "$tmp/c.jsonl"; one_line; empty_out
-check "embed, a short context" 1 "$tern" embed "$tmp/m.gguf" "the inn and the inn" -c 4; one_line; empty_out
-check "embed, a temperature" 2 "$tern" embed "$tmp/m.gguf" "the inn" --temp 0; one_line
-check "embed --help" 0 "$tern" embed --help; grep -q -e --temp "$tmp/out" && { echo "FAILED: embed --help shows what has no effect"; exit 1; }
-
 text='the inn, an übergang 🙂'
 printf '%s' "$text" | "$tern" tokenize -m "$tmp/m.tern" --ids >"$tmp/ids" && "$tern" tokenize -m "$tmp/m.gguf" --decode <"$tmp/ids" >"$tmp/back"
 [ "$(cat "$tmp/back")" = "$text" ] || { echo "FAILED: tokenize round trip"; exit 1; }
