@@ -244,6 +244,16 @@ static const char *const *words_for(packing_when when) {
 
 void cli_packing_prepare(packing_when when) { tn_background_prepare(words_for(when)); }
 
+/* Whether a process that an earlier answer started makes the package now. */
+static bool being_packed(const char *model) {
+    char folder[TN_CACHE_PATH], key[TN_CACHE_KEY];
+    tn_ctx ctx;
+    tn_ctx_init(&ctx, NULL);
+    return tn_cache_folder(folder, false, NULL) == TERN_OK &&
+           tn_cache_key(&ctx, folder, model, TN_CONTENT_KNOWN, key, NULL) == TERN_OK && *key &&
+           tn_cache_making(folder, key);
+}
+
 void cli_packing_opened(packing_when when, const char *model, const tern_engine *e, bool measures) {
     const char *opened = used.package[0] ? used.package : model;
     if (used.package[0]) cli_packing_tell(model, used.package);
@@ -261,7 +271,8 @@ void cli_packing_opened(packing_when when, const char *model, const tern_engine 
                     "large model; to skip it: --pack never)\n",
                     cli_shown(model));
     }
-    if (when != PACKING_AUTO || !used.model || used.package[0] || info.embeds || strcmp(info.scheme, "float"))
+    if (when != PACKING_AUTO || !used.model || used.package[0] || info.embeds ||
+        strcmp(info.scheme, "float") || being_packed(model))
         return;
     used.later = model;
     fprintf(stderr,

@@ -281,6 +281,15 @@ static tern_status take_lock(const char *folder, const char *key, int *fd, bool 
     }
 }
 
+bool tn_cache_making(const char *folder, const char *key) {
+    char path[TN_CACHE_PATH];
+    if (entry_path(folder, key, ".lock", path, NULL) != TERN_OK) return false;
+    int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    bool taken = fd >= 0 && flock(fd, LOCK_SH | LOCK_NB) && errno == EWOULDBLOCK;
+    if (fd >= 0) close(fd);
+    return taken;
+}
+
 static void release_lock(const char *folder, const char *key, int fd) {
     char path[TN_CACHE_PATH];
     if (entry_path(folder, key, ".lock", path, NULL) == TERN_OK) (void)unlink(path);

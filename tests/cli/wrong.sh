@@ -47,6 +47,9 @@ kept add qwen2-small 2>"$tmp/err" && kept ls >"$tmp/got" && grep -q "^1 package,
 "$tern" eval qwen2-large --task ppl --data models/tern-tiny/demo.txt --pack never --kl qwen2-small >"$tmp/got" 2>"$tmp/err" && grep -q "KL 0.00000" "$tmp/got" || { cat "$tmp/err" "$tmp/got"; echo "FAILED: eval --kl of a name"; exit 1; }
 export TERN_MODELS=$tmp/none
 
+# Control characters of a word are told and not sent.
+refused 'unexpected argument|there\x1b[2J' 2 "$tern" run "$tmp/m.gguf" hi $'there\033[2J'
+
 # Options: what is misspelt is told the nearest.
 refused "unknown option '--temprature'|did you mean --temperature?" 2 "$tern" run "$tmp/m.gguf" hi --temprature 1
 refused "did you mean --bits?" 2 "$tern" pack "$tmp/m.gguf" --bit 4
