@@ -140,6 +140,8 @@ int cli_help_set(void) {
     static const char *const heads[TN_N_AUDIENCES] = {"Common (also as --NAME VALUE)",
                                                       "Speed and memory on this machine",
                                                       "For experiments: mechanisms one by one"};
+    enum { MARGIN = 25 };
+    const int columns = cli_columns(STDOUT_FILENO);
     puts("tern COMMAND --set NAME=VALUE, for every command that opens a model. A flag alone is NAME=on.");
     for (int a = 0; a < TN_N_AUDIENCES; a++) {
         printf("\n%s:\n", heads[a]);
@@ -148,8 +150,13 @@ int cli_help_set(void) {
             char range[160], commands[64];
             if (p->audience != (tn_audience)a || !p->commands) continue;
             tn_param_range(p, range, sizeof range);
-            printf("  %-22s %s\n  %-22s   %s; default: %s%s\n", p->name, p->help, "", range, p->dflt,
-                   commands_of(p->commands, commands));
+            printf("  %-22s ", p->name);
+            cli_print_wrapped(stdout, p->help, MARGIN, columns);
+            char text[512];
+            snprintf(text, sizeof text, "%s; default: %s%s", range, p->dflt,
+                     commands_of(p->commands, commands));
+            printf("%*s", MARGIN + 2, "");
+            cli_print_wrapped(stdout, text, MARGIN + 2, columns);
         }
     }
     return EXIT_OK;
@@ -516,8 +523,10 @@ static bool show_progress(void *user, const char *stage, double fraction) {
         cli_progress_done();
         return true;
     }
+    const bool of_prompt = !strcmp(stage, "prompt");
+    if (of_prompt && !n_prompt) return true; /* a command that reads many and tells of none, as bench */
     atomic_store(&line_open, true);
-    if (strcmp(stage, "prompt")) {
+    if (!of_prompt) {
         const char *words = strcmp(stage, "encoder") ? stage : "judging the encoder of pictures:";
         cli_live_line("%s %3.0f %%", words, fraction * 100);
         return true;

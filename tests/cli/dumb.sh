@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A terminal that is dumb, as editors and CI have them, gets text and no escapes.
+# A terminal that is dumb, as editors and CI have them, gets text and no escapes; another one gets progress where there is some to tell.
 set -euo pipefail
 tern=$1
 command -v script >/dev/null || { echo "skipped: no script"; exit 77; }
@@ -17,4 +17,8 @@ for command in '"$tern" chat models/tern-tiny --no-store --temp 0 -n 4' '"$tern"
 done
 seen xterm '"$tern" eval models/tern-tiny --task ppl --data models/tern-tiny/demo.txt'
 grep -q $'\033\[K' "$tmp/seen" || { cat -v "$tmp/seen"; echo "FAILED: no progress on another terminal"; exit 1; }
+for command in '"$tern" bench models/tern-tiny -p 600 -n 4 -r 2' '"$tern" embed models/tern-tiny "the inn"'; do # no prompt of a person is read
+    seen xterm "$command"
+    ! grep -q "of 0 tokens" "$tmp/seen" || { cat -v "$tmp/seen"; echo "FAILED: the progress of no prompt: $command"; exit 1; }
+done
 echo "dumb: fine"
