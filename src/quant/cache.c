@@ -285,7 +285,7 @@ bool tn_cache_making(const char *folder, const char *key) {
     char path[TN_CACHE_PATH];
     if (entry_path(folder, key, ".lock", path, NULL) != TERN_OK) return false;
     int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
-    bool taken = fd >= 0 && flock(fd, LOCK_SH | LOCK_NB) && errno == EWOULDBLOCK;
+    bool taken = fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK;
     if (fd >= 0) close(fd);
     return taken;
 }
