@@ -254,11 +254,13 @@ static bool known(const command *c, const char *option) {
     return find(c, option, strlen(option)) || find_param(c, option, strlen(option), &fixed);
 }
 
-/* Takes an option as llama.cpp spells it, and says what it means here. Returns -1, or an exit status. */
-static int parse_foreign(const command *c, const foreign_option *f, int argc, char **argv, int *i) {
-    char word[4096];
-    char *name = argv[*i], *value = NULL;
-    bool more = f->values && *i + 1 < argc && (f->values == 1 || cli_foreign_value(argv[*i + 1]));
+/* Takes an option of n letters as other programs spell it, and says what it means here. Returns -1, or an exit status. */
+static int parse_foreign(const command *c, const foreign_option *f, size_t n, int argc, char **argv, int *i) {
+    char word[4096], name[32];
+    const char *value = argv[*i][n] ? argv[*i] + n + 1 : NULL;
+    snprintf(name, sizeof name, "%.*s", (int)n, argv[*i]);
+    if (value && !f->values) return cli_usage_error(c, "%s takes no value", name);
+    bool more = !value && f->values && *i + 1 < argc && (f->values == 1 || cli_foreign_value(argv[*i + 1]));
     if (more) value = argv[++*i];
     if (f->values < 0) return cli_usage_error(c, "%s: %s", name, f->says);
     if (f->values == 1 && !value) return cli_usage_error(c, "%s needs a value", name);
@@ -310,8 +312,8 @@ static int parse_option(const command *c, int argc, char **argv, int *i) {
     const tn_param *p = s ? NULL : find_param(c, a, n, &fixed);
     bool set = !s && !p && params_of(c) && n == 5 && !strncmp(a, "--set", 5);
     if (!s && !p && !set) {
-        const foreign_option *f = params_of(c) ? cli_foreign_find(a) : NULL;
-        return f ? parse_foreign(c, f, argc, argv, i) : unknown_option(c, a, n);
+        const foreign_option *f = params_of(c) ? cli_foreign_find(a, n) : NULL;
+        return f ? parse_foreign(c, f, n, argc, argv, i) : unknown_option(c, a, n);
     }
     const int kind = s ? (int)s->kind & ~ARG_PLACES : ARG_STR;
     if (kind == ARG_LEVEL && eq && !strcmp(eq, "=all")) return store(c, s, a, eq + 1);

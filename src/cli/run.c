@@ -141,7 +141,9 @@ static int parse(int argc, char **argv, request *r) {
     if (rc >= 0) return rc;
     if (!r->ma.model) return cli_usage_error(&c, "MODEL is required");
     cli_args_model_path(&r->ma);
-    if (!r->prompt && !r->file) return cli_usage_error(&c, "a prompt is required: TEXT, -p TEXT or -f FILE");
+    if (!r->prompt && !r->file)
+        return cli_usage_error(&c, "a prompt is required: TEXT, -p TEXT, -f FILE, or - for standard input; "
+                                   "tern chat talks");
     if (r->raw && (r->chat || r->system || r->template))
         return cli_usage_error(&c, "--raw excludes --chat, --system and --chat-template");
     if (r->template && !r->chat && !r->by_words)

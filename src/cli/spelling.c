@@ -19,10 +19,10 @@ static size_t distance(const char *a, const char *b, size_t n) {
 }
 
 void cli_spelling_begin(spelling *s, const char *word) {
-    size_t n = strlen(word);
+    const size_t n = strlen(word), letters = n - strspn(word, "-");
     s->word = word;
     s->meant[0] = 0;
-    s->n_changes = n >= SPELLING_MAX ? 0 : n > 4 ? 3 : 2;
+    s->n_changes = n >= SPELLING_MAX || letters < 3 ? 0 : letters > 5 ? 3 : 2;
 }
 
 void cli_spelling_try(spelling *s, const char *known, size_t n) {

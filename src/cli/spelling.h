@@ -12,7 +12,8 @@ typedef struct spelling {
     size_t n_changes;         /* letters that differ; of a word that is taken next, fewer must */
 } spelling;
 
-/* Begins with no known word. Up to two letters may differ, in words of four letters one. */
+/* Begins with no known word. Up to two letters may differ, in words of three to five letters one, in shorter ones none;
+ * dashes in front do not count. */
 void cli_spelling_begin(spelling *s, const char *word);
 /* Takes a known word of n bytes where it is nearer than those before. */
 void cli_spelling_try(spelling *s, const char *known, size_t n);

@@ -34,7 +34,11 @@ static void near(void **state) {
     assert_string_equal(meant("--top-q", &s), "--top-k"); /* of two the first */
     assert_string_equal(meant("chatt", &s), "chat");
     assert_string_equal(meant("rum", &s), "run");
-    assert_string_equal(meant("rmm", &s), ""); /* two letters of three are another word */
+    assert_string_equal(meant("cap", &s), ""); /* two letters of three are another word */
+    assert_string_equal(meant("un", &s), "");  /* and one of two is, too */
+    assert_string_equal(meant("--tempus", &s), "--temp");
+    assert_string_equal(meant("--temus", &s), ""); /* two of five */
+    assert_string_equal(meant("rmm", &s), "");     /* two letters of three are another word */
     assert_string_equal(meant("--xyzzy", &s), "");
     assert_string_equal(meant("", &s), "");
     assert_string_equal(meant("-a-name-that-is-longer-than-any-is", &s), "");
