@@ -479,7 +479,7 @@ char *cli_read_text_file(const char *path, size_t *n_bytes) {
     if (f != stdin) fclose(f);
     if (bad || endless) {
         if (bad) cli_failed_text("%s: cannot read: %s", path, buf ? strerror(errno) : "out of memory");
-        else cli_failed_text("%s: %d MiB and more that come from no file", path, ENDLESS_BYTES >> 20);
+        else cli_failed_text("%s: not a file, and longer than %d MiB", path, ENDLESS_BYTES >> 20);
         free(buf);
         return NULL;
     }
