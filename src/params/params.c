@@ -190,7 +190,7 @@ void tn_param_range(const tn_param *p, char *buf, size_t cap) {
     bool whole = p->kind == TN_PARAM_INT || p->kind == TN_PARAM_U64 || p->kind == TN_PARAM_STEAL;
     const char *what = whole                         ? "a whole number"
                        : p->kind == TN_PARAM_PERCENT ? "a percentage"
-                       : p->kind == TN_PARAM_SIZE    ? "bytes, or K, M or G of them,"
+                       : p->kind == TN_PARAM_SIZE    ? "bytes (or K, M or G of them)"
                                                      : "a number";
     if (p->kind == TN_PARAM_FLAG) snprintf(buf, cap, "on or off");
     else if (p->kind == TN_PARAM_TEXT) snprintf(buf, cap, "text");
@@ -201,7 +201,7 @@ void tn_param_range(const tn_param *p, char *buf, size_t cap) {
     else if (p->kind == TN_PARAM_STEAL)
         snprintf(buf, cap, "%s, or %s from %.10g to %.10g", p->choices, what, p->min, p->max);
     else if (p->min == 0 && p->max == 0)
-        snprintf(buf, cap, "%.*s%s", (int)strcspn(what, ","), what, p->kind == TN_PARAM_U64 ? " from 0" : "");
+        snprintf(buf, cap, "%s%s", what, p->kind == TN_PARAM_U64 ? " from 0" : "");
     else snprintf(buf, cap, "%s from %.10g to %.10g", what, p->min, p->max);
 }
 
