@@ -549,7 +549,7 @@ void cli_use_context(model_args *a, const tern_engine *e) {
 }
 
 int cli_open_engine(const command *c, const model_args *a, tern_engine **out) {
-    if (!a->model) return cli_usage_error(c, "-m MODEL is required");
+    if (!a->model) return cli_usage_error(c, "MODEL is required");
     if (access(a->model, F_OK) && errno == ENOENT) return cli_no_model(a->model);
     tern_hooks hooks;
     tern_hooks_defaults(&hooks);

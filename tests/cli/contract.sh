@@ -179,7 +179,7 @@ check "eval choice" 0 "$tern" eval -m "$tmp/m.tern" --task choice --data "$tmp/c
 json "d['items']==2 and 0<=d['accuracy']<=1 and 'stderr' in d"
 printf 'not json\n' >"$tmp/bad.jsonl"
 check "eval, bad data" 1 "$tern" eval -m "$tmp/m.gguf" --task lambada --data "$tmp/bad.jsonl"; one_line
-check "eval, unknown task" 1 "$tern" eval -m "$tmp/m.gguf" --task dance --data "$tmp/bad.jsonl"; one_line
+check "eval, unknown task" 1 "$tern" eval -m "$tmp/m.gguf" --task dance --data "$tmp/bad.jsonl"; one_line; grep -q ruler "$tmp/err" || { echo "FAILED: not all tasks are named"; exit 1; }
 
 text='the inn, an übergang 🙂'
 printf '%s' "$text" | "$tern" tokenize -m "$tmp/m.tern" --ids >"$tmp/ids" && "$tern" tokenize -m "$tmp/m.gguf" --decode <"$tmp/ids" >"$tmp/back"
