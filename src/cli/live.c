@@ -53,7 +53,11 @@ void cli_print_wrapped(FILE *f, const char *text, int margin, int columns) {
     const int room = columns - margin;
     int at = 0;
     for (const char *p = text; room >= LEAST && *p;) {
-        int gap = at > 0 && *p == ' ', n = (int)strcspn(p + gap, " \n");
+        if (!at && *p == ' ') { /* no line begins with a space */
+            p++;
+            continue;
+        }
+        int gap = *p == ' ', n = (int)strcspn(p + gap, " \n");
         if (at + gap + n > room && at > 0) {
             fprintf(f, "\n%*s", margin, "");
             at = 0;

@@ -78,6 +78,10 @@ static void wraps(void **state) {
         {"first line\nsecond line", 4, 80, "first line\n    second line\n"},
         {"a-word-that-is-longer-than-the-line-is and more", 0, 24,
          "a-word-that-is-longer-than-the-line-is\nand more\n"},
+        {"one two three four five  six", 0, 24, "one two three four five \nsix\n"},
+        {"one two three four five.  six", 0, 24,
+         "one two three four five.\nsix\n"}, /* two spaces where the line ends */
+        {"  one\n  two ", 0, 24, "one\ntwo \n"},
         {"", 0, 80, "\n"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
