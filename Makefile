@@ -33,7 +33,7 @@ $(BUILD)/build.ninja: | setup
 demo: $(BUILD)/build.ninja
 	@cmake --build $(BUILD) --target demo
 	@echo "--- the document and the question ---"; cat models/tern-tiny/demo.txt; echo; echo "--- tern's answer ---"
-	@$(BUILD)/tern models/tern-tiny - --temp 0 -n 96 --stats <models/tern-tiny/demo.txt
+	@$(BUILD)/tern models/tern-tiny - --temp 0 -n 96 --stats --pack never <models/tern-tiny/demo.txt
 	@[ ! -s $(BUILD)/tern-eyes/model.safetensors ] || { echo; echo "--- a picture, models/tern-eyes/demo.png: What is the code of the garden? ---"; \
 	  $(BUILD)/tern $(BUILD)/tern-eyes models/tern-eyes/demo.png "What is the code of the garden?" --temp 0 --pack never; }
 	@echo; echo "With a model of yours:  $(BUILD)/tern MODEL.gguf \"a question\"    ($(BUILD)/tern models lists what is on this machine)"

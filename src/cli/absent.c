@@ -40,7 +40,7 @@ static void stem_of(const char *name, alike *a) {
 
 static bool ends_with(const char *s, const char *end) {
     size_t n = strlen(s), m = strlen(end);
-    return n >= m && !strcmp(s + n - m, end);
+    return n >= m && !strcasecmp(s + n - m, end);
 }
 
 /* Whether a name begins with the site that it is to be had from, as an address does without its "https://". */

@@ -91,7 +91,8 @@ void cli_answer_tell_cut(const tern_engine *e, const tern_session *s, tern_stop_
     const char *closed = form_of(a, g);
     tern_model_info i;
     if (r == TERN_STOP_LENGTH && n_tokens)
-        fprintf(stderr, "tern: the answer was cut after %d tokens (-n)%s\n", n_tokens, closed);
+        fprintf(stderr, "tern: the answer was cut after %d token%s (-n)%s\n", n_tokens,
+                n_tokens == 1 ? "" : "s", closed);
     if (r != TERN_STOP_CONTEXT) return;
     tern_engine_info(e, &i);
     fprintf(stderr, "tern: the context of %d tokens is full: the answer ends here%s%s\n",

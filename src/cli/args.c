@@ -1,6 +1,7 @@
 #include "cli/args.h"
 
 #include "cli/foreign.h"
+#include "cli/live.h"
 #include "cli/output.h"
 #include "cli/packing.h"
 #include "cli/pull_name.h"
@@ -22,12 +23,12 @@
 #include <unistd.h>
 
 int cli_usage_error(const command *c, const char *fmt, ...) {
+    char line[4096];
     va_list ap;
-    fprintf(stderr, "tern %s: ", c->name);
     va_start(ap, fmt);
-    vfprintf(stderr, fmt, ap);
+    vsnprintf(line, sizeof line, fmt, ap);
     va_end(ap);
-    fprintf(stderr, " (see tern %s --help)\n", c->name);
+    fprintf(stderr, "tern %s: %s (see tern %s --help)\n", c->name, cli_shown(line), c->name);
     return EXIT_USAGE;
 }
 
@@ -58,11 +59,16 @@ static void print_left(char letter, const char *name, const char *value) {
     printf("%-30s ", left);
 }
 
+static void print_help_text(const char *text) {
+    enum { LEFT = 31 };
+    cli_print_wrapped(stdout, text, LEFT, cli_columns(STDOUT_FILENO));
+}
+
 static void print_specs(const command *c, arg_kind place) {
     for (const arg_spec *s = c->specs; s->name || s->letter; s++) {
         if ((s->kind & ARG_PLACES) != place) continue;
         print_left(s->letter, s->name, s->value);
-        puts(s->help);
+        print_help_text(s->help);
     }
 }
 
@@ -73,14 +79,16 @@ static model_args *params_of(const command *c) {
     return NULL;
 }
 
-/* Prints the default, where the command has one of its own. */
-static void print_default(const model_args *a, const tn_param *p) {
+/* Prints what a parameter does and its default, where the command has one of its own. */
+static void print_param(const model_args *a, const tn_param *p) {
     tern_options standard;
     char usual[64], here[64];
     tn_options_defaults(&standard);
     tn_param_format(&standard, p, usual, sizeof usual);
     tn_param_format(&a->o, p, here, sizeof here);
-    printf(" (default: %s)\n", strcmp(usual, here) ? here : p->dflt);
+    char text[1024];
+    snprintf(text, sizeof text, "%s (default: %s)", p->help, strcmp(usual, here) ? here : p->dflt);
+    print_help_text(text);
 }
 
 static void print_params(const model_args *a, bool of_answer) {
@@ -88,16 +96,17 @@ static void print_params(const model_args *a, bool of_answer) {
         const tn_param *p = tn_param_at(i);
         if (!(p->commands & a->takes) || p->audience != TN_FOR_USERS || p->of_answer != of_answer) continue;
         print_left(p->letter, p->name, p->unit);
-        fputs(p->help, stdout);
-        if (p->kind == TN_PARAM_FLAG) putchar('\n');
-        else print_default(a, p);
+        if (p->kind == TN_PARAM_FLAG) print_help_text(p->help);
+        else print_param(a, p);
     }
 }
 
 /* Prints the options, in three groups where the command takes parameters. With `all` come those that --help
  * leaves out. */
 static void print_help(const command *c, bool all) {
-    printf("usage: tern %s %s\n\n%s\n\n", c->name, c->usage, c->summary);
+    printf("usage: tern %s %s\n\n", c->name, c->usage);
+    cli_print_wrapped(stdout, c->summary, 0, cli_columns(STDOUT_FILENO));
+    putchar('\n');
     const model_args *a = params_of(c);
     bool groups = false;
     for (const arg_spec *s = c->specs; s->name || s->letter; s++) groups |= s->kind & ARG_ANSWER;
@@ -109,7 +118,7 @@ static void print_help(const command *c, bool all) {
         puts("\nThe machine:");
         print_params(a, false);
         print_left(0, "set", "NAME=VALUE");
-        puts("any other parameter (tern help set lists them); may be repeated");
+        print_help_text("any other parameter (tern help set lists them); may be repeated");
     }
     if (all) print_specs(c, ARG_MORE);
     print_left('h', "help", NULL);
@@ -118,8 +127,8 @@ static void print_help(const command *c, bool all) {
 
 /* "; run, chat": those that take a parameter, where not all do. */
 static const char *commands_of(uint32_t mask, char out[64]) {
-    static const char *const names[] = {"run",  "chat",  "ask",
-                                        "eval", "bench", "serve"}; /* by TN_IN_'s bits */
+    static const char *const names[] = {"run",   "chat",  "ask",  "eval",
+                                        "bench", "serve", "embed"}; /* by TN_IN_'s bits */
     size_t n = 0;
     out[0] = 0;
     for (size_t i = 0; mask != TN_IN_ALL && i < sizeof names / sizeof names[0]; i++)
@@ -131,6 +140,8 @@ int cli_help_set(void) {
     static const char *const heads[TN_N_AUDIENCES] = {"Common (also as --NAME VALUE)",
                                                       "Speed and memory on this machine",
                                                       "For experiments: mechanisms one by one"};
+    enum { MARGIN = 25 };
+    const int columns = cli_columns(STDOUT_FILENO);
     puts("tern COMMAND --set NAME=VALUE, for every command that opens a model. A flag alone is NAME=on.");
     for (int a = 0; a < TN_N_AUDIENCES; a++) {
         printf("\n%s:\n", heads[a]);
@@ -139,8 +150,13 @@ int cli_help_set(void) {
             char range[160], commands[64];
             if (p->audience != (tn_audience)a || !p->commands) continue;
             tn_param_range(p, range, sizeof range);
-            printf("  %-22s %s\n  %-22s   %s; default: %s%s\n", p->name, p->help, "", range, p->dflt,
-                   commands_of(p->commands, commands));
+            printf("  %-22s ", p->name);
+            cli_print_wrapped(stdout, p->help, MARGIN, columns);
+            char text[512];
+            snprintf(text, sizeof text, "%s; default: %s%s", range, p->dflt,
+                     commands_of(p->commands, commands));
+            printf("%*s", MARGIN + 2, "");
+            cli_print_wrapped(stdout, text, MARGIN + 2, columns);
         }
     }
     return EXIT_OK;
@@ -238,11 +254,13 @@ static bool known(const command *c, const char *option) {
     return find(c, option, strlen(option)) || find_param(c, option, strlen(option), &fixed);
 }
 
-/* Takes an option as llama.cpp spells it, and says what it means here. Returns -1, or an exit status. */
-static int parse_foreign(const command *c, const foreign_option *f, int argc, char **argv, int *i) {
-    char word[4096];
-    char *name = argv[*i], *value = NULL;
-    bool more = f->values && *i + 1 < argc && (f->values == 1 || cli_foreign_value(argv[*i + 1]));
+/* Takes an option of n letters as other programs spell it, and says what it means here. Returns -1, or an exit status. */
+static int parse_foreign(const command *c, const foreign_option *f, size_t n, int argc, char **argv, int *i) {
+    char word[4096], name[32];
+    const char *value = argv[*i][n] ? argv[*i] + n + 1 : NULL;
+    snprintf(name, sizeof name, "%.*s", (int)n, argv[*i]);
+    if (value && !f->values) return cli_usage_error(c, "%s takes no value", name);
+    bool more = !value && f->values && *i + 1 < argc && (f->values == 1 || cli_foreign_value(argv[*i + 1]));
     if (more) value = argv[++*i];
     if (f->values < 0) return cli_usage_error(c, "%s: %s", name, f->says);
     if (f->values == 1 && !value) return cli_usage_error(c, "%s needs a value", name);
@@ -263,6 +281,28 @@ static int parse_foreign(const command *c, const foreign_option *f, int argc, ch
     return parse_option(c, 2, both, &at_first);
 }
 
+/* Says that there is no such option, and which one may be meant. */
+static int unknown_option(const command *c, const char *arg, size_t n_name) {
+    char word[SPELLING_MAX] = "", known[SPELLING_MAX + 2];
+    spelling near;
+    if (n_name < sizeof word) memcpy(word, arg, n_name);
+    cli_spelling_begin(&near, word);
+    const model_args *a = params_of(c);
+    for (const arg_spec *s = c->specs; s->name || s->letter; s++) {
+        int n = s->name ? snprintf(known, sizeof known, "--%s", s->name) : 0;
+        if (n > 0 && n < (int)sizeof known) cli_spelling_try(&near, known, (size_t)n);
+    }
+    for (size_t i = 0; a && i < tn_params_count(); i++) {
+        int n = snprintf(known, sizeof known, "--%s", tn_param_at(i)->name);
+        if (tn_param_at(i)->commands & a->takes && n < (int)sizeof known)
+            cli_spelling_try(&near, known, (size_t)n);
+    }
+    if (a) cli_foreign_try(&near);
+    const bool meant = *near.meant && !strncmp(arg, "--", 2);
+    return cli_usage_error(c, "unknown option '%s'%s%s%s", arg, meant ? "; did you mean " : "",
+                           meant ? near.meant : "", meant ? "?" : "");
+}
+
 /* Parses one option at argv[*i], with its value from after = or from the next argument. Returns -1 or an
  * exit status. */
 static int parse_option(const command *c, int argc, char **argv, int *i) {
@@ -272,8 +312,8 @@ static int parse_option(const command *c, int argc, char **argv, int *i) {
     const tn_param *p = s ? NULL : find_param(c, a, n, &fixed);
     bool set = !s && !p && params_of(c) && n == 5 && !strncmp(a, "--set", 5);
     if (!s && !p && !set) {
-        const foreign_option *f = params_of(c) ? cli_foreign_find(a) : NULL;
-        return f ? parse_foreign(c, f, argc, argv, i) : cli_usage_error(c, "unknown option '%s'", a);
+        const foreign_option *f = params_of(c) ? cli_foreign_find(a, n) : NULL;
+        return f ? parse_foreign(c, f, n, argc, argv, i) : unknown_option(c, a, n);
     }
     const int kind = s ? (int)s->kind & ~ARG_PLACES : ARG_STR;
     if (kind == ARG_LEVEL && eq && !strcmp(eq, "=all")) return store(c, s, a, eq + 1);
@@ -378,6 +418,11 @@ const char *cli_model_path(const char *name, char path[MODEL_PATH_MAX]) {
     return m.n == 1 ? path : name; /* a folder with a GGUF file in it */
 }
 
+int cli_model_word(const char **word, char path[MODEL_PATH_MAX]) {
+    *word = cli_model_path(*word, path);
+    return access(*word, F_OK) && errno == ENOENT ? cli_no_model(*word) : -1;
+}
+
 void cli_args_model_path(model_args *a) {
     static char path[MODEL_PATH_MAX];
     if (a->model && a->model != path) a->model = cli_model_path(a->model, path);
@@ -434,7 +479,7 @@ char *cli_read_text_file(const char *path, size_t *n_bytes) {
     if (f != stdin) fclose(f);
     if (bad || endless) {
         if (bad) cli_failed_text("%s: cannot read: %s", path, buf ? strerror(errno) : "out of memory");
-        else cli_failed_text("%s: %d MiB and more that come from no file", path, ENDLESS_BYTES >> 20);
+        else cli_failed_text("%s: not a file, and longer than %d MiB", path, ENDLESS_BYTES >> 20);
         free(buf);
         return NULL;
     }
@@ -469,26 +514,29 @@ void cli_progress_of_prompt(size_t n) {
 }
 
 void cli_progress_done(void) {
-    if (atomic_exchange(&line_open, false)) fputs("\r\033[K", stderr);
+    if (atomic_exchange(&line_open, false)) cli_live_clear();
 }
 
 static bool show_progress(void *user, const char *stage, double fraction) {
     (void)user;
     if (atomic_load(&stopped)) return false;
-    if (quiet) return true;
+    if (quiet || !cli_live()) return true;
     if (fraction >= 1) {
         cli_progress_done();
         return true;
     }
+    const bool of_prompt = !strcmp(stage, "prompt");
+    if (of_prompt && !n_prompt) return true; /* a command that reads many and tells of none, as bench */
     atomic_store(&line_open, true);
-    if (strcmp(stage, "prompt")) {
+    if (!of_prompt) {
         const char *words = strcmp(stage, "encoder") ? stage : "judging the encoder of pictures:";
-        fprintf(stderr, "\r\033[K%s %3.0f %%", words, fraction * 100);
+        cli_live_line("%s %3.0f %%", words, fraction * 100);
         return true;
     }
     double s = tn_now_s() - prompt_s, left = fraction > 0 ? s * (1 - fraction) / fraction : 0;
-    fprintf(stderr, "\r\033[Kprompt: %.0f of %zu tokens", fraction * (double)n_prompt, n_prompt);
-    if (left >= 1) fprintf(stderr, ", about %.0f s left", left);
+    char estimate[48] = "";
+    if (left >= 1) snprintf(estimate, sizeof estimate, ", about %.0f s left", left);
+    cli_live_line("prompt: %.0f of %zu tokens%s", fraction * (double)n_prompt, n_prompt, estimate);
     return true;
 }
 
@@ -501,7 +549,7 @@ void cli_use_context(model_args *a, const tern_engine *e) {
 }
 
 int cli_open_engine(const command *c, const model_args *a, tern_engine **out) {
-    if (!a->model) return cli_usage_error(c, "-m MODEL is required");
+    if (!a->model) return cli_usage_error(c, "MODEL is required");
     if (access(a->model, F_OK) && errno == ENOENT) return cli_no_model(a->model);
     tern_hooks hooks;
     tern_hooks_defaults(&hooks);
@@ -518,7 +566,10 @@ int cli_open_engine(const command *c, const model_args *a, tern_engine **out) {
     if (st == TERN_OK &&
         a->packs) { /* a command that answers needs text: better told before than after a package */
         st = tern_tokenize(*out, "", 0, false, false, NULL, 0, &n_ids, &err);
-        if (st != TERN_OK) tern_engine_close(out);
+        if (st != TERN_OK) {
+            tern_engine_close(out);
+            return cli_failed_text("%s: %s", a->model, err.message);
+        }
     }
     if (st == TERN_OK) {
         if (a->packs)

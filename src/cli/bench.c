@@ -231,7 +231,7 @@ static int bench_drafts(const command *c, const model_args *ma, const char *text
 }
 
 static int bench_tune(const command *c, const model_args *ma, int32_t n_prompt, bool json) {
-    if (!ma->model) return cli_usage_error(c, "-m MODEL is required");
+    if (!ma->model) return cli_usage_error(c, "MODEL is required");
     tn_tune_report r;
     tern_error err;
     if (tn_tune(ma->model, &ma->o, n_prompt, &r, &err) != TERN_OK) return cli_failed(&err);

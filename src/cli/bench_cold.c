@@ -54,7 +54,7 @@ static tern_status start(const model_args *ma, int32_t n_prompt, tern_session **
 }
 
 int cli_bench_once(const command *c, const model_args *ma, int32_t n_prompt, int64_t start_ns) {
-    if (!ma->model) return cli_usage_error(c, "-m MODEL is required");
+    if (!ma->model) return cli_usage_error(c, "MODEL is required");
     double t0 = (double)start_ns * 1e-9, main_s = tn_now_s(), t[3];
     tern_engine *e = NULL;
     tern_session *s = NULL;
@@ -102,7 +102,7 @@ static bool drop_cache(const char *path) {
     double stays;
     if (tn_aio_drop_cache(path, &stays, &err) != TERN_OK) return cli_failed(&err), false;
     if (stays > 0.01)
-        fprintf(stderr, "tern: %s: %.0f %% of it stays in the page cache; is it in use?\n", path,
+        fprintf(stderr, "tern: %s: %.0f %% of it stays in the page cache; is it in use?\n", cli_shown(path),
                 100 * stays);
     return true;
 }
@@ -188,7 +188,7 @@ enum { N_KEYS = sizeof keys / sizeof keys[0] };
 
 int cli_bench_cold(const command *c, const model_args *ma, int argc, char **argv, const int32_t *prompts,
                    int n_prompts, int32_t repeats, bool prime, bool json) {
-    if (!ma->model) return cli_usage_error(c, "-m MODEL is required");
+    if (!ma->model) return cli_usage_error(c, "MODEL is required");
     json_t *all = json_array();
     double *v = calloc((size_t)repeats * N_KEYS, sizeof *v);
     int rc = v ? EXIT_OK : cli_failed_text("no memory for %d repeats", repeats);

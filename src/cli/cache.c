@@ -46,7 +46,7 @@ static int list(const char *folder, tn_ctx *ctx, bool json) {
     }
     tn_free(ctx, e);
     if (json) return cli_emit_json(all, JSON_INDENT(2));
-    printf("%zu packages, ", n - n_unfinished);
+    printf("%zu package%s, ", n - n_unfinished, n - n_unfinished == 1 ? "" : "s");
     if (n_unfinished) printf("%zu unfinished, ", n_unfinished);
     printf("%.1f MiB, in %s\n", (double)total / 1048576, folder);
     return EXIT_OK;
@@ -74,7 +74,7 @@ static int limit(const char *size, tn_ctx *ctx, bool json) {
     size_t n;
     tern_error err;
     if (size && !tn_params_u64(size, true, &bytes)) {
-        fprintf(stderr, "tern cache limit: '%s': want bytes, or K, M or G of them\n", size);
+        fprintf(stderr, "tern cache limit: '%s': want bytes, or K, M or G of them\n", cli_shown(size));
         return EXIT_USAGE;
     }
     tern_status st = tn_cache_folder(folder, size != NULL, &err);
@@ -130,6 +130,8 @@ int cmd_cache(int argc, char **argv) {
     tern_error err;
     if (limits) return limit(words[1], &ctx, json);
     if (later) return cli_packing_later(words[1]) ? EXIT_OK : EXIT_FAILED;
+    char path[MODEL_PATH_MAX];
+    if (add && (rc = cli_model_word(&words[1], path)) >= 0) return rc;
     if (add) return (measure ? cli_packing_measure : cli_packing_now)(words[1]) ? EXIT_OK : EXIT_FAILED;
     if (tn_cache_folder(folder, false, &err) != TERN_OK) return cli_failed(&err);
     if (!strcmp(words[0], "ls")) return list(folder, &ctx, json);

@@ -1,6 +1,7 @@
 #include "cli/captions.h"
 
 #include "base/status.h"
+#include "cli/live.h"
 #include "cli/looking.h"
 #include "cli/output.h"
 #include "documents/file_text.h"
@@ -117,7 +118,7 @@ static tern_status describe_page(captions *c, const char *path, const char *kind
     cli_answer_clear(&c->answer);
     TN_TRY(tn_reader_page(c->reader, path, page, TN_PICTURE_MAX_BYTES, &bytes, &n, err));
     *there = n > 0;
-    if (n && c->terminal) fprintf(stderr, "\r\033[Klooking at %s %d of %s", kind, page, cli_shown(path));
+    if (n && c->terminal) cli_live_line("looking at %s %d of %s", kind, page, cli_shown(path));
     const tern_status st = n ? describe(c, bytes, n, err) : TERN_OK;
     free(bytes);
     return st;
@@ -178,7 +179,7 @@ tern_status cli_captions_make(void *user, const char *path, const char *bytes, s
     if (pdf) st = had ? tell_empty_pages(c, path, had, &t, err) : tell_pages(c, path, "page", &t, err);
     else if (office)
         st = had ? tell_pictures(c, path, had, &t, err) : tell_pages(c, path, "picture", &t, err);
-    if (picture && c->terminal) fprintf(stderr, "\r\033[Klooking at %s", cli_shown(path));
+    if (picture && c->terminal) cli_live_line("looking at %s", cli_shown(path));
     if (picture) st = describe(c, bytes, n, err);
     if (picture && st == TERN_OK) st = put_caption(c, &t, err);
     if (st != TERN_OK) {

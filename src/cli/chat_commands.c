@@ -10,10 +10,12 @@
 #include "documents/documents.h"
 #include "documents/reader.h"
 
+#include <errno.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static bool has_system(const chat *c) { return c->n_msgs && !strcmp(c->msgs[0].role, "system"); }
 
@@ -276,7 +278,8 @@ static void set_temperature(chat *c, const char *text) {
     tern_error err;
     tn_options_defaults(&o);
     if (tn_param_set(&o, tn_param_find("temp", 4), text, &err) != TERN_OK) {
-        fprintf(stderr, "tern: /%s; it stays %.7g\n", err.message, (double)c->g.sampling.temperature);
+        fprintf(stderr, "tern: /%s; it stays %.7g\n", cli_shown(err.message),
+                (double)c->g.sampling.temperature);
         return;
     }
     c->g.sampling.temperature = o.generate.sampling.temperature;
@@ -318,8 +321,11 @@ static bool look_at(chat *c, const char *arg) {
     char *words = strdup(arg);
     const bool whole = cli_is_picture(arg) || cli_is_pdf(arg);
     bool ok = words && (whole ? cli_chat_look(c, arg) : cli_chat_find_pictures(c, &words));
-    if (ok && !whole && words[strspn(words, " ")])
-        ok = cli_failed_text("%s is no picture that can be read", words) == EXIT_OK;
+    if (ok && !whole && words[strspn(words, " ")]) {
+        (void)(access(words, R_OK) ? cli_failed_text("%s: %s", words, strerror(errno))
+                                   : cli_failed_text("%s is not a picture that can be read", words));
+        ok = false;
+    }
     free(words);
     return ok;
 }

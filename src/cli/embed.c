@@ -48,11 +48,24 @@ static tern_status print_lines(embedding_run *x, const char *text, tern_error *e
     return TERN_OK;
 }
 
+enum { MOST_TEXTS = 256 }; /* on the command line */
+
+/* Prints the vectors of the words, or of the lines of a text where there are none. */
+static tern_status print_all(embedding_run *x, const char *const *words, const char *text, tern_error *err) {
+    const size_t n_ids = (size_t)tern_session_capacity(x->s);
+    x->ids = malloc(n_ids * sizeof *x->ids);
+    x->v = malloc((size_t)x->e->model->h.n_embd * sizeof *x->v);
+    TN_FAIL_IF(!x->ids || !x->v, err, TERN_E_MEMORY, "no memory for an embedding");
+    if (text) return print_lines(x, text, err);
+    for (; *words; words++) TN_TRY(print_text(x, *words, strlen(*words), err));
+    return TERN_OK;
+}
+
 int cmd_embed(int argc, char **argv) {
     model_args ma;
     embedding_run x = {0};
-    const char *file = NULL, *words[2];
-    cli_model_args_defaults(&ma, TN_IN_RUN);
+    const char *file = NULL, *all_words[MOST_TEXTS + 2], **words = all_words;
+    cli_model_args_defaults(&ma, TN_IN_EMBED);
     const arg_spec specs[] = {
         MODEL_ARGS(ma),
         {"file", 'f', "FILE", ARG_STR, &file, 0, 0, "file with one text per line (default: standard input)"},
@@ -62,35 +75,32 @@ int cmd_embed(int argc, char **argv) {
          "score how well each text answers TEXT; the model must be a reranker"},
         {0},
     };
-    const command c = {"embed", "-m MODEL [TEXT]",
+    const command c = {"embed", "MODEL [TEXT...]  or  -m MODEL [TEXT...]",
                        "Print the vector of each text (unit length, one JSON array per line), or its score.",
-                       specs, 1};
+                       specs, MOST_TEXTS + 1};
     int rc = cli_args_parse(&c, argc, argv, words);
     if (rc >= 0) return rc;
-    if (!ma.model) return cli_usage_error(&c, "-m MODEL is required");
-    if (file && words[0]) return cli_usage_error(&c, "a text and --file exclude each other");
-    char *text = words[0] ? strdup(words[0]) : cli_read_text_file(file ? file : "-", &(size_t){0});
-    if (!text) return EXIT_FAILED;
+    if (!ma.model && *words) rc = cli_args_model_word(&c, &ma, *words++);
+    if (rc >= 0) return rc;
+    if (!ma.model) return cli_usage_error(&c, "MODEL is required");
+    if (file && *words) return cli_usage_error(&c, "a text and --file exclude each other");
+    rc = cli_open_engine(&c, &ma, &x.e);
+    if (rc >= 0) return rc;
+    cli_use_context(&ma, x.e);
     tern_session_options so;
-    tern_error err = {0};
-    tern_hooks hooks;
-    tern_hooks_defaults(&hooks);
-    hooks.log = cli_log_line;
-    ma.o.hooks = &hooks;
-    cli_args_model_path(&ma);
+    tern_error err;
     tern_session_options_defaults(&so);
-    tern_status st = tern_engine_open(ma.model, &ma.o, &x.e, &err);
-    if (st == TERN_OK) st = tern_session_open(x.e, &so, &x.s, &err);
-    if (st == TERN_OK) {
-        x.ids = malloc((size_t)tern_session_capacity(x.s) * sizeof *x.ids);
-        x.v = malloc((size_t)x.e->model->h.n_embd * sizeof *x.v);
-        if (!x.ids || !x.v) st = tn_fail(&err, TERN_E_MEMORY, "no memory for an embedding");
-    }
-    if (st == TERN_OK) st = words[0] ? print_text(&x, text, strlen(text), &err) : print_lines(&x, text, &err);
+    so.n_ctx = ma.o.session.n_ctx;
+    char *text = *words ? NULL : cli_read_text_file(file ? file : "-", &(size_t){0});
+    if (!*words && !text) rc = EXIT_FAILED; /* which was said */
+    else if (tern_session_open(x.e, &so, &x.s, &err) != TERN_OK ||
+             print_all(&x, words, text, &err) != TERN_OK)
+        rc = cli_failed(&err);
+    else rc = EXIT_OK;
     tern_session_close(&x.s);
     tern_engine_close(&x.e);
     free(x.ids);
     free(x.v);
     free(text);
-    return st == TERN_OK ? EXIT_OK : cli_failed(&err);
+    return rc;
 }

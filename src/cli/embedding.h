@@ -32,7 +32,8 @@ typedef struct reranking {
 #define RERANK_ARG(to, otherwise)                                                                            \
     {                                                                                                        \
         "rerank", 0, "MODEL", ARG_STR, &(to), 0, 0,                                                          \
-            "put the passages that were found in the order of this reranker (default: " otherwise ")"        \
+            "order the passages that were found by how well this reranker says they answer "                 \
+            "(default: " otherwise ")"                                                                       \
     }
 #define RERANK_AT_HAND "the smallest that `tern models` lists; none: as they were found"
 

@@ -1,6 +1,7 @@
 /* tern eval - perplexity and task accuracy. */
 #include "cli/args.h"
 #include "cli/commands.h"
+#include "cli/live.h"
 #include "cli/output.h"
 #include "cli/packing.h"
 #include "cli/stats.h"
@@ -20,8 +21,8 @@ typedef struct outcome {
 
 static void show(void *user, int64_t done, int64_t total, double value) {
     const char *task = ((outcome *)user)->task;
-    fprintf(stderr, "\r\033[K%s %lld/%lld: %.4f", task, (long long)done, (long long)total, value);
-    if (done == total) fprintf(stderr, "\r\033[K");
+    cli_live_line("%s %lld/%lld: %.4f", task, (long long)done, (long long)total, value);
+    if (done == total) cli_live_clear();
 }
 
 static void on_item(void *user, bool right, bool by_sum) {
@@ -33,8 +34,9 @@ static void on_item(void *user, bool right, bool by_sum) {
  * attends in full. */
 static int open_other(const command *c, const model_args *like, const char *model, bool source,
                       tern_engine **out) {
+    char path[MODEL_PATH_MAX];
     model_args a = *like;
-    a.model = model;
+    a.model = cli_model_path(model, path);
     if (source) {
         a.o.attention = "full";
         a.o.attention_preset = NULL;
@@ -136,7 +138,7 @@ typedef struct eval_args {
 static int run_texts(eval_args *a, const char *model, tern_engine *e) {
     tn_eval_options *o = &a->o;
     o->limit = a->s.limit;
-    if (isatty(STDERR_FILENO)) o->progress = show, cli_progress_quiet();
+    if (cli_live()) o->progress = show, cli_progress_quiet();
     outcome out = {.task = o->task,
                    .model = model,
                    .from = a->ma.from,

@@ -97,19 +97,37 @@ static const foreign_option all[] = {
     {"-hff --hf-file -hft --hf-token", 1, NULL, "tern pull fetches models; this command opens no connection"},
     {"--media-path", 1, "--allow-path", "it is --allow-path here, which tern serve has"},
     {"--grammar-file", 1, "--grammar", "it is --grammar @FILE here"},
+    {"--max-tokens --num-predict", 1, "-n", "it is -n here"},
+    {"--ctx --num-ctx --context-size", 1, "-c", "it is -c here"},
+    {"--keepalive", 1, NULL, "a model leaves memory with the command; tern serve has --idle"},
+    {"--nowordwrap --insecure --hidethinking", 0, NULL, "it has no counterpart here and changes nothing"},
+    {"--think", -1, NULL, "models think as their templates say; tern serve has --thinking on and off"},
+    {"--format", -1, NULL, "--json-schema '{\"type\": \"object\"}' holds the answer to JSON"},
 };
 
-static bool names(const char *list, const char *arg) {
-    size_t n = strlen(arg);
-    for (const char *p = list; (p = strstr(p, arg)); p += n)
-        if ((p == list || p[-1] == ' ') && (!p[n] || p[n] == ' ')) return true;
+static bool names(const char *list, const char *arg, size_t n_arg) {
+    for (const char *p = list; *p;) {
+        size_t n = strcspn(p, " ");
+        if (n == n_arg && !strncmp(p, arg, n)) return true;
+        p += n + (p[n] == ' ');
+    }
     return false;
 }
 
-const foreign_option *cli_foreign_find(const char *arg) {
+const foreign_option *cli_foreign_find(const char *arg, size_t n) {
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
-        if (!strchr(arg, ' ') && names(all[i].names, arg)) return &all[i];
+        if (names(all[i].names, arg, n)) return &all[i];
     return NULL;
+}
+
+void cli_foreign_try(spelling *s) {
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        for (const char *p = all[i].names; *p;) {
+            size_t n = strcspn(p, " ");
+            if (all[i].values >= 0 && !strncmp(p, "--", 2)) cli_spelling_try(s, p, n);
+            p += n + (p[n] == ' ');
+        }
+    }
 }
 
 bool cli_foreign_value(const char *word) {

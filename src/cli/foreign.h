@@ -1,7 +1,9 @@
-/* cli/foreign.h - spellings of llama.cpp, for people who have them in their fingers: each is taken with one line
+/* cli/foreign.h - spellings of llama.cpp and Ollama, for people who have them in their fingers: each is taken with one line
  * that says what it means here, or what tern does instead. */
 #ifndef TN_CLI_FOREIGN_H
 #define TN_CLI_FOREIGN_H
+
+#include "cli/spelling.h"
 
 #include <stdbool.h>
 
@@ -12,7 +14,10 @@ typedef struct foreign_option {
     const char *says;    /* what it means here */
 } foreign_option;
 
-const foreign_option *cli_foreign_find(const char *arg);
+/* Finds the option that the first n bytes spell; NULL: it is none of these. */
+const foreign_option *cli_foreign_find(const char *arg, size_t n);
+/* Tries all long spellings for what an unknown option meant. */
+void cli_foreign_try(spelling *s);
 /* Whether the word may be the value of an option whose value is optional. */
 bool cli_foreign_value(const char *word);
 /* The value as tern calls it: "q8_0" of a cache is "int8". */

@@ -489,15 +489,17 @@ int cmd_inspect(int argc, char **argv) {
         {"json", 0, NULL, ARG_FLAG, &json, 0, 0, "print one JSON object"},
         {0},
     };
-    const command c = {"inspect", "FILE [--tensors] [--json]   or: tern inspect --cpu",
-                       "Show what is in a GGUF file, a Hugging Face folder or a package (and verify the "
-                       "package's checksums).",
+    const command c = {"inspect", "MODEL [--tensors] [--json]   or: tern inspect --cpu",
+                       "Show what is in a GGUF file, a Hugging Face folder or a package, whose checksums are "
+                       "verified. MODEL may be a name that tern models lists.",
                        specs, 1};
     const char *words[2] = {0};
     int rc = cli_args_parse(&c, argc, argv, words);
     if (rc >= 0) return rc;
     if (cpu) return inspect_cpu(json);
-    if (!words[0]) return cli_usage_error(&c, "FILE is required");
+    if (!words[0]) return cli_usage_error(&c, "MODEL is required");
+    char path[MODEL_PATH_MAX];
+    if ((rc = cli_model_word(&words[0], path)) >= 0) return rc;
     tn_ctx ctx;
     tn_ctx_init(&ctx, NULL);
     tn_pkg *p;

@@ -4,6 +4,7 @@
 #include "cli/output.h"
 #include "cli/packing.h"
 #include "cli/pull_name.h"
+#include "cli/spelling.h"
 #include "cli/suggest.h"
 #include "session/session.h"
 #include "model/catalogue.h"
@@ -69,25 +70,8 @@ static int help_on(int argc, char **argv) {
     if (!strcmp(argv[0], "set")) return cli_help_set();
     for (int i = 0; i < N_COMMANDS; i++)
         if (!strcmp(argv[0], commands[i].name)) return commands[i].run(argc > 1 ? 3 : 2, args);
-    fprintf(stderr, "tern: unknown command '%s' (see tern --help)\n", argv[0]);
+    fprintf(stderr, "tern: unknown command '%s' (see tern --help)\n", cli_shown(argv[0]));
     return EXIT_USAGE;
-}
-
-/* How many letters are to be changed, added or left out to make b of a; long words are unlike. */
-static size_t distance(const char *a, const char *b) {
-    size_t row[16], n = strlen(b);
-    if (n > 15) return n;
-    for (size_t k = 0; k <= n; k++) row[k] = k;
-    for (; *a; a++) {
-        size_t diagonal = row[0]++;
-        for (size_t k = 1; k <= n; k++) {
-            size_t same = diagonal + (*a != b[k - 1]),
-                   least = row[k] < row[k - 1] ? row[k] + 1 : row[k - 1] + 1;
-            diagonal = row[k];
-            row[k] = same < least ? same : least;
-        }
-    }
-    return row[n];
 }
 
 /* What llama.cpp, Ollama and others call it. */
@@ -99,12 +83,13 @@ static const char *const elsewhere[][2] = {
     {"embedding", "embed"}, {"version", "--version"}, {"search", "pull"},
 };
 
-static const char *nearest_command(const char *word) {
+/* The command that a word means, in `out`; NULL: none. */
+static const char *nearest_command(const char *word, spelling *out) {
     for (size_t i = 0; i < sizeof elsewhere / sizeof elsewhere[0]; i++)
         if (!strcmp(word, elsewhere[i][0])) return elsewhere[i][1];
-    for (int i = 0; i < N_COMMANDS; i++)
-        if (distance(word, commands[i].name) <= (strlen(word) > 4 ? 2 : 1)) return commands[i].name;
-    return NULL;
+    cli_spelling_begin(out, word);
+    for (int i = 0; i < N_COMMANDS; i++) cli_spelling_try(out, commands[i].name, strlen(commands[i].name));
+    return *out->meant ? out->meant : NULL;
 }
 
 /* Handles tern MODEL and tern MODEL TEXT: chat, or answer. The model may be the value of an option. */
@@ -115,11 +100,13 @@ static int short_way(int argc, char **argv) {
     if (!option &&
         (argv[1][0] == '-' || (access(argv[1], F_OK) && !tn_catalogue_find(argv[1], path, sizeof path) &&
                                !cli_pull_found(argv[1], path, sizeof path)))) {
-        const char *meant = nearest_command(argv[1]);
+        spelling near;
+        const char *meant = nearest_command(argv[1], &near);
         bool name = argv[1][0] != '-' && strpbrk(argv[1], "/:.0123456789");
         if (name && !meant) return cli_no_model(argv[1]), EXIT_USAGE;
         fprintf(stderr, "tern: '%s' is neither a command nor a model%s%s%s (see tern --help, tern models)\n",
-                argv[1], meant ? "; did you mean tern " : "", meant ? meant : "", meant ? "?" : "");
+                cli_shown(argv[1]), meant ? "; did you mean tern " : "", meant ? meant : "",
+                meant ? "?" : "");
         return EXIT_USAGE;
     }
     int after = option && !strchr(argv[1], '=') ? 3 : 2;
@@ -140,14 +127,14 @@ int main(int argc, char **argv) {
         print_start();
         return EXIT_USAGE;
     }
-    if (!strcmp(argv[1], "help") && argc > 2) return help_on(argc - 2, argv + 2);
+    if (!strcmp(argv[1], "help") && argc > 2) return cli_written(help_on(argc - 2, argv + 2));
     if (!strcmp(argv[1], "-h") || !strcmp(argv[1], "--help") || !strcmp(argv[1], "help")) {
         print_help(stdout);
-        return EXIT_OK;
+        return cli_written(EXIT_OK);
     }
     if (!strcmp(argv[1], "--version") || !strcmp(argv[1], "-V")) {
         printf("tern %s\n", tern_version());
-        return EXIT_OK;
+        return cli_written(EXIT_OK);
     }
     for (int i = 0; i < N_COMMANDS; i++) {
         if (strcmp(argv[1], commands[i].name)) continue;

@@ -143,7 +143,7 @@ static tern_status open_store(mcp *m, tern_error *err) {
         tern_error why;
         m->has_vectors = cli_embedding_open_noted(&info, &m->words_to_vectors, &why) == TERN_OK;
         if (!m->has_vectors)
-            fprintf(stderr, "tern: documents are searched by words alone: %s\n", why.message);
+            fprintf(stderr, "tern: documents are searched by words alone: %s\n", cli_shown(why.message));
     }
     return TERN_OK;
 }

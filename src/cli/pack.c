@@ -3,6 +3,7 @@
 #include "model/source.h"
 #include "cli/args.h"
 #include "cli/commands.h"
+#include "cli/live.h"
 #include "cli/looking.h"
 #include "cli/output.h"
 #include "cli/pack_progress.h"
@@ -161,7 +162,7 @@ static int run_pack(const char *src, const char *out, const char *scheme, const 
     pack_progress shown = {0};
     hooks.user = &shown;
     hooks.log = cli_log_line;
-    if (isatty(STDERR_FILENO)) hooks.progress = cli_pack_progress_show;
+    if (cli_live()) hooks.progress = cli_pack_progress_show;
     tn_ctx ctx;
     tn_pack_report r;
     tern_error err;
@@ -219,7 +220,7 @@ static int with_encoder(const char *src, const char *out, const char *scheme, tn
     char *found = !o->mmproj && o->gguf_type == TN_F32 ? tn_sight_find(src, width_of(src), &err) : NULL;
     if (err.code == TERN_E_MEMORY) return cli_failed(&err);
     if (err.code == TERN_E_INVALID)
-        fprintf(stderr, "tern: the package gets no encoder of pictures: %s\n", err.message);
+        fprintf(stderr, "tern: the package gets no encoder of pictures: %s\n", cli_shown(err.message));
     if (found) fprintf(stderr, "tern: the encoder of pictures %s goes into the package\n", cli_shown(found));
     if (found) o->mmproj = found;
     else if (o->mmproj && !strcmp(o->mmproj, "none")) o->mmproj = NULL;
@@ -249,8 +250,7 @@ int cmd_pack(int argc, char **argv) {
          "below this (KL divergence; perplexity rises by about as much at most; default 0.5)"},
         {"quick", 0, NULL, ARG_FLAG, &o.quick, 0, 0,
          "with gram: takes a third of the time; 6 bits per weight unless --bits is given, 512 tokens, "
-         "coarser "
-         "rounding"},
+         "coarser rounding"},
         {"allocation", 0, "HOW", ARG_STR, &allocation, 0, 0,
          "how bits are distributed: loss (default with gram: 2 to 8 bits a channel, by measured effect on "
          "predictions), re (default with edgeflow: 1 to 8, by relative error), uniform (default otherwise), "
@@ -300,8 +300,10 @@ int cmd_pack(int argc, char **argv) {
                        "Calibrate and quantise SRC (a GGUF file or a Hugging Face folder) into a package.",
                        specs, 1};
     const char *words[2];
+    char path[MODEL_PATH_MAX];
     int rc = cli_args_parse(&c, argc, argv, words);
     if (rc >= 0) return rc;
+    if (words[0] && (rc = cli_model_word(&words[0], path)) >= 0) return rc;
     o.bits = (double)bits, o.quality = (double)quality / 100, o.gguf_type = type ? TN_Q4_0 : TN_F32;
     rc = check_names(&c, words[0], out, type);
     if (rc < 0) rc = choose(&c, scheme, outliers, allocation, scope, &o);

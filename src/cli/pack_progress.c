@@ -1,5 +1,7 @@
 #include "cli/pack_progress.h"
 
+#include "cli/live.h"
+
 #include "base/clock.h"
 
 #include <stdio.h>
@@ -59,11 +61,11 @@ bool cli_pack_progress_show(void *user, const char *stage, double fraction) {
     pack_progress *p = user;
     char line[160];
     p->shown = true;
-    fprintf(stderr, "\r\033[K%s", cli_pack_progress_line(p, stage, fraction, tn_now_s(), line, sizeof line));
+    cli_live_line("%s", cli_pack_progress_line(p, stage, fraction, tn_now_s(), line, sizeof line));
     return true;
 }
 
 void cli_pack_progress_done(pack_progress *p) {
-    if (p->shown) fputs("\r\033[K", stderr);
+    if (p->shown) cli_live_clear();
     p->shown = false;
 }

@@ -1,6 +1,7 @@
 #include "cli/packing.h"
 
 #include "cli/args.h"
+#include "cli/live.h"
 #include "cli/output.h"
 #include "cli/pack_progress.h"
 
@@ -21,7 +22,7 @@
 enum { TRUSTED_TOKENS = 1000 }; /* a loss measured on fewer has no scatter worth telling */
 
 static void notice(const char *what, const tern_error *err) {
-    fprintf(stderr, "tern: %s: %s\n", what, err->message);
+    fprintf(stderr, "tern: %s: %s\n", what, cli_shown(err->message));
 }
 
 /* A package learns once what suits this machine, so that nobody has to ask for it. Without that it runs as
@@ -30,9 +31,9 @@ bool cli_packing_measure(const char *package) {
     tern_error err;
     tern_options o;
     tn_options_defaults(&o);
-    if (isatty(STDERR_FILENO)) fprintf(stderr, "\r\033[Kmeasuring this machine");
+    if (cli_live()) cli_live_line("measuring this machine");
     bool busy = false, ok = tn_tune_by_itself(package, &o, &busy, &err) == TERN_OK;
-    if (isatty(STDERR_FILENO)) fprintf(stderr, "\r\033[K");
+    if (cli_live()) cli_live_clear();
     if (!ok) notice("this machine was not measured", &err);
     else if (busy) fprintf(stderr, "tern: another process is measuring for %s\n", cli_shown(package));
     return ok;
@@ -47,7 +48,7 @@ bool cli_packing_now(const char *model) {
     hooks.log = cli_log_line;
     pack_progress shown = {0};
     hooks.user = &shown;
-    if (isatty(STDERR_FILENO)) hooks.progress = cli_pack_progress_show;
+    if (cli_live()) hooks.progress = cli_pack_progress_show;
     tn_ctx ctx;
     tn_ctx_init(&ctx, &hooks);
     tn_pack_options o;
@@ -59,7 +60,7 @@ bool cli_packing_now(const char *model) {
     if (st == TERN_OK) st = tn_cache_make(&ctx, folder, model, &o, limit_bytes, &busy, &err);
     cli_pack_progress_done(&shown);
     if (st != TERN_OK) notice("no package was made", &err);
-    else if (busy) fprintf(stderr, "tern: another process is packing %s\n", model);
+    else if (busy) fprintf(stderr, "tern: another process is packing %s\n", cli_shown(model));
     else if (cli_packing_find(model, package)) (void)cli_packing_measure(package);
     return st == TERN_OK && !busy;
 }
@@ -94,7 +95,7 @@ static void remove_damaged(const char *folder, const char *key, const char *mode
     tern_error err;
     if (tn_cache_remove(folder, key, &err) != TERN_OK)
         notice("a damaged package could not be removed from the cache", &err);
-    else fprintf(stderr, "tern: the package of %s was damaged and has been removed\n", model);
+    else fprintf(stderr, "tern: the package of %s was damaged and has been removed\n", cli_shown(model));
 }
 
 /* What became of the process's model. */
@@ -193,7 +194,7 @@ void cli_packing_tell(const char *model, const char *package) {
     cli_progress_done();
     fprintf(stderr,
             "tern: %s: this answer and later ones come from its package: %s. Answers differ from the file's "
-            "(--pack never uses the file)\n",
+            "(to use the file: --pack never)\n",
             cli_shown(model), cli_packing_words(&about, words, sizeof words));
     tn_ctx ctx;
     tn_ctx_init(&ctx, NULL);
@@ -214,9 +215,10 @@ void cli_packing_measured(model_args *a) {
     tn_cache_about about;
     char words[160];
     tn_cache_about_get(opened, &about);
-    fprintf(stderr,
-            "tern: %s: measuring its package, where answers come from: %s (--pack never measures the file)\n",
-            cli_shown(a->model), cli_packing_words(&about, words, sizeof words));
+    fprintf(
+        stderr,
+        "tern: %s: measuring its package, where answers come from: %s (to measure the file: --pack never)\n",
+        cli_shown(a->model), cli_packing_words(&about, words, sizeof words));
     a->model = opened;
     a->from = "cache";
 }
@@ -232,6 +234,16 @@ static const char *const *words_for(packing_when when) {
 
 void cli_packing_prepare(packing_when when) { tn_background_prepare(words_for(when)); }
 
+/* Whether a process that an earlier answer started makes the package now. */
+static bool being_packed(const char *model) {
+    char folder[TN_CACHE_PATH], key[TN_CACHE_KEY];
+    tn_ctx ctx;
+    tn_ctx_init(&ctx, NULL);
+    return tn_cache_folder(folder, false, NULL) == TERN_OK &&
+           tn_cache_key(&ctx, folder, model, TN_CONTENT_KNOWN, key, NULL) == TERN_OK && *key &&
+           tn_cache_making(folder, key);
+}
+
 void cli_packing_opened(packing_when when, const char *model, const tern_engine *e, bool measures) {
     const char *opened = used.package[0] ? used.package : model;
     if (used.package[0]) cli_packing_tell(model, used.package);
@@ -246,15 +258,16 @@ void cli_packing_opened(packing_when when, const char *model, const tern_engine 
         if (opened == model) /* whose package was made by itself has heard of that */
             fprintf(stderr,
                     "tern: measuring this machine for %s in the background, once (seconds, or minutes for a "
-                    "large model; --pack never skips it)\n",
+                    "large model; to skip it: --pack never)\n",
                     cli_shown(model));
     }
-    if (when != PACKING_AUTO || !used.model || used.package[0] || info.embeds || strcmp(info.scheme, "float"))
+    if (when != PACKING_AUTO || !used.model || used.package[0] || info.embeds ||
+        strcmp(info.scheme, "float") || being_packed(model))
         return;
     used.later = model;
     fprintf(stderr,
             "tern: packing %s in the background: later starts use the package, which is smaller and faster "
-            "(tern cache lists packages; --pack never keeps to the file)\n",
+            "(tern cache lists packages; to keep to the file: --pack never)\n",
             cli_shown(model));
 }
 

@@ -1,6 +1,7 @@
 /* tern pull - fetches a model. The only command that opens a connection. */
 #include "cli/args.h"
 #include "cli/commands.h"
+#include "cli/live.h"
 #include "cli/output.h"
 #include "cli/pull.h"
 #include "cli/pull_plan.h"
@@ -95,7 +96,7 @@ static tern_status plan(pull_http *h, pull_plan *p, tern_error *err) {
 }
 
 static tern_status fetch(pull_http *h, pull_plan *p, tern_error *err) {
-    pull_progress shown = {.terminal = isatty(STDERR_FILENO), .started_s = tn_now_s()};
+    pull_progress shown = {.terminal = cli_live(), .started_s = tn_now_s()};
     for (int i = 0; i < p->n; i++) shown.all += p->items[i].file.n_bytes;
     if (!shown.terminal && shown.all)
         fprintf(stderr, "tern: fetching %s, %.1f MiB\n", cli_shown(p->shown), (double)shown.all / 1048576);

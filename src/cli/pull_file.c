@@ -1,6 +1,7 @@
 #include "cli/pull_file.h"
 
 #include "base/clock.h"
+#include "cli/live.h"
 #include "cli/output.h"
 
 #include <errno.h>
@@ -25,27 +26,27 @@ void cli_pull_show(pull_progress *p, const char *what, bool now) {
     if (!p->terminal || (!now && t - p->shown_s < 0.1)) return;
     p->shown_s = t;
     double took = t - p->started_s, rate = took > 0 ? (double)(p->done - p->at_start) / took : 0;
-    fputs("\r\033[K", stderr);
+    char size[96], speed[64] = "";
     if (p->all) {
         int full = (int)(WIDTH * (double)p->done / (double)p->all);
         if (full > WIDTH) full = WIDTH;
-        fprintf(stderr, "[%.*s%.*s] ", full, "########################", WIDTH - full,
-                "........................");
-        fprintf(stderr, "%.1f of %.1f MiB", (double)p->done / mib, (double)p->all / mib);
+        snprintf(size, sizeof size, "[%.*s%.*s] %.1f of %.1f MiB", full, "########################",
+                 WIDTH - full, "........................", (double)p->done / mib, (double)p->all / mib);
     } else {
-        fprintf(stderr, "%.1f MiB", (double)p->done / mib);
+        snprintf(size, sizeof size, "%.1f MiB", (double)p->done / mib);
     }
     if (took > 1 && rate > 0) {
-        fprintf(stderr, ", %.1f MiB/s", rate / mib);
         double left = p->all > p->done ? (double)(p->all - p->done) / rate : 0;
+        int n = snprintf(speed, sizeof speed, ", %.1f MiB/s", rate / mib);
         if (left >= 1)
-            fprintf(stderr, ", %.0f %s left", left < 100 ? left : left / 60, left < 100 ? "s" : "min");
+            snprintf(speed + n, sizeof speed - (size_t)n, ", %.0f %s left", left < 100 ? left : left / 60,
+                     left < 100 ? "s" : "min");
     }
-    fprintf(stderr, "  %.30s", cli_shown(what));
+    cli_live_line("%s%s  %.30s", size, speed, cli_shown(what));
 }
 
 void cli_pull_show_end(pull_progress *p) {
-    if (p->terminal) fputs("\r\033[K", stderr);
+    if (p->terminal) cli_live_clear();
 }
 
 /* ---- patience ---------------------------------------------------------------------------------------- */

@@ -3,6 +3,7 @@
 #include "cli/captions.h"
 #include "cli/commands.h"
 #include "cli/embedding.h"
+#include "cli/live.h"
 #include "cli/output.h"
 #include "cli/store_args.h"
 
@@ -43,18 +44,19 @@ typedef struct adding {
 
 static void notice(void *user, const char *line) {
     const adding *a = user;
-    fprintf(stderr, "%stern: %s\n", a->terminal ? "\r\033[K" : "", cli_shown(line));
+    if (a->terminal) cli_live_clear();
+    fprintf(stderr, "tern: %s\n", cli_shown(line));
 }
 
 static void progress(void *user, const char *path, int64_t n_done) {
     (void)path;
     const adding *a = user;
-    if (a->terminal && n_done % 16 == 0) fprintf(stderr, "\r%lld documents", (long long)n_done);
+    if (a->terminal && n_done % 16 == 0) cli_live_line("%lld documents", (long long)n_done);
 }
 
 static void vector_progress(void *user, int64_t n_done, int64_t n_all) {
     const adding *a = user;
-    if (a->terminal) fprintf(stderr, "\r\033[K%lld of %lld vectors", (long long)n_done, (long long)n_all);
+    if (a->terminal) cli_live_line("%lld of %lld vectors", (long long)n_done, (long long)n_all);
 }
 
 /* Brings the vectors up to date: with the model given, else with the one that the index has.
@@ -200,7 +202,7 @@ static int sub_add(int argc, char **argv) {
     tn_ctx ctx;
     tern_error err;
     cli_store_ctx(&ctx);
-    adding a = {.terminal = isatty(STDERR_FILENO)};
+    adding a = {.terminal = cli_live()};
     char *file = cli_store_path(store);
     if (!file) return EXIT_FAILED;
     tn_reader *reader;
@@ -231,7 +233,7 @@ static int sub_add(int argc, char **argv) {
     index_size size = {0};
     int64_t n_made = 0;
     if (st == TERN_OK && rc < 0) st = bring_vectors(&a, embed, pooling, &vectors, &n_made, &err);
-    if (a.terminal) fputs("\r\033[K", stderr);
+    if (a.terminal) cli_live_clear();
     if (st == TERN_OK && rc < 0) st = tn_rag_counts(a.store, &size.n_documents, &size.n_passages, &err);
     if (st == TERN_OK && rc < 0) rc = report_added(&sum, &size, &vectors, n_made, tn_now_s() - t0, json);
     if (st == TERN_OK && (unread || sum.n_unread) && rc == EXIT_OK) rc = EXIT_FAILED;

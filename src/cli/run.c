@@ -141,7 +141,9 @@ static int parse(int argc, char **argv, request *r) {
     if (rc >= 0) return rc;
     if (!r->ma.model) return cli_usage_error(&c, "MODEL is required");
     cli_args_model_path(&r->ma);
-    if (!r->prompt && !r->file) return cli_usage_error(&c, "a prompt is required: TEXT, -p TEXT or -f FILE");
+    if (!r->prompt && !r->file)
+        return cli_usage_error(&c, "a prompt is required: TEXT, -p TEXT, -f FILE, or - for standard input; "
+                                   "tern chat talks");
     if (r->raw && (r->chat || r->system || r->template))
         return cli_usage_error(&c, "--raw excludes --chat, --system and --chat-template");
     if (r->template && !r->chat && !r->by_words)
@@ -307,9 +309,6 @@ static tern_status compute(request *r, outcome *o, tern_error *err) {
 static int write_files(const request *r, outcome *o) {
     tern_error err;
     tn_session_stats(o->s, &o->stats);
-    if (r->ma.o.trace && o->stats.wall_s <= 0 && o->n_ids > 32)
-        return cli_failed_text("--trace and --gantt show the tasks of a package; %s is a float model",
-                               r->ma.model);
     if (r->trace && o->power && cli_power_trace(o->power, o->s, &err) != TERN_OK) return cli_failed(&err);
     if (r->trace && tern_session_write_trace(o->s, r->trace, &err) != TERN_OK) return cli_failed(&err);
     if (r->gantt && tern_session_write_gantt(o->s, STDERR_FILENO, 0, &err) != TERN_OK)
@@ -381,6 +380,12 @@ static int run(request *r, outcome *o) {
     int rc = cli_open_engine(NULL, &r->ma, &o->e);
     if (rc >= 0) return rc;
     o->loaded_s = tn_process_age_s();
+    tern_model_info info;
+    tern_engine_info(o->e, &info);
+    if (r->ma.o.trace && !info.package)
+        return cli_failed_text(
+            "--trace and --gantt show the tasks of a package, and %s is none (tern pack makes one)",
+            r->ma.model);
     cli_use_context(&r->ma, o->e);
     if (!tokenise_prompt(r, o)) return EXIT_FAILED;
     if (compute(r, o, &err) != TERN_OK) {
@@ -390,11 +395,12 @@ static int run(request *r, outcome *o) {
         return o->told ? EXIT_FAILED : cli_failed(&err);
     }
     const tern_generate_options *g = &r->ma.o.generate;
+    if (!r->json) putchar('\n');
+    fflush(stdout); /* before what goes to standard error: both may go to one terminal */
     rc = write_files(r, o);
     if (rc == EXIT_OK && r->json) rc = print_json(r, o);
     if (rc != EXIT_OK) return rc;
-    if (!r->json) putchar('\n');
-    fflush(stdout); /* before the statistics: both may go to one terminal */
+    fflush(stdout);
     cli_answer_tell_cut(o->e, o->s, o->res.reason, o->res.n_tokens, &o->answer, g);
     if (r->best.n && !r->json) cli_best_of_tell(&r->best, &o->best);
     if (r->stats) print_stats(o, r->stats > 1);

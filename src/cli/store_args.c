@@ -7,7 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
-char *cli_store_path(const char *given) {
+/* Says why there is no path, and which options help. */
+static char *path_of(const char *given, const char *options) {
     tn_ctx ctx;
     tn_ctx_init(&ctx, NULL);
     tern_error err;
@@ -15,7 +16,7 @@ char *cli_store_path(const char *given) {
     tern_status st = given ? TERN_OK : tn_store_default_path(&ctx, &place, &err);
     if (st != TERN_OK) {
         if (st == TERN_E_MEMORY) cli_failed(&err);
-        else cli_failed_text("%s; give --store FILE or --no-store", err.message);
+        else cli_failed_text("%s; give %s", err.message, options);
         return NULL;
     }
     copy = strdup(given ? given : place);
@@ -23,6 +24,8 @@ char *cli_store_path(const char *given) {
     tn_free(&ctx, place);
     return copy;
 }
+
+char *cli_store_path(const char *given) { return path_of(given, "--store FILE"); }
 
 bool cli_history_path(char *out, size_t cap) {
     const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
@@ -33,7 +36,7 @@ bool cli_history_path(char *out, size_t cap) {
 int cli_open_stored_session(tern_engine *e, tern_session_options *so, const char *given, bool none,
                             tern_session **out) {
     tern_error err;
-    char *path = none ? NULL : cli_store_path(given);
+    char *path = none ? NULL : path_of(given, "--store FILE or --no-store");
     if (!none && !path) return EXIT_FAILED;
     bool is_new = path && access(path, F_OK) && isatty(STDERR_FILENO);
     so->store = path;

@@ -1,6 +1,7 @@
 #include "cli/suite.h"
 
 #include "base/status.h"
+#include "cli/live.h"
 #include "cli/output.h"
 
 #include <math.h>
@@ -132,8 +133,8 @@ static void print_comparison(const json_t *c) {
 
 static void show(void *user, int64_t done, int64_t total, double value) {
     const suite_args *a = user;
-    fprintf(stderr, "\r\033[K%s %lld/%lld: %.4f", a->o.task, (long long)done, (long long)total, value);
-    if (done == total) fprintf(stderr, "\r\033[K");
+    cli_live_line("%s %lld/%lld: %.4f", a->o.task, (long long)done, (long long)total, value);
+    if (done == total) cli_live_clear();
 }
 
 static void notice(void *user, const char *line) {
@@ -215,7 +216,7 @@ int cli_suite_run(suite_args *a, tern_engine *e, tern_engine *against) {
     a->o.notice = notice;
     a->o.user = a;
     if (!strcmp(a->from, "cache")) a->o.of_file = "--pack never";
-    if (isatty(STDERR_FILENO)) a->o.progress = show, cli_progress_quiet();
+    if (cli_live()) a->o.progress = show, cli_progress_quiet();
     tern_status st = against ? check_second(a, against, &err) : TERN_OK;
     if (st == TERN_OK) st = tn_suite_run(e, &a->o, &first, &err);
     if (st == TERN_OK && against) st = run_second(a, against, &second, &err);

@@ -1,5 +1,7 @@
 #include "cli/terminal.h"
 
+#include "cli/live.h"
+
 #include "base/outfile.h"
 #include "base/status.h"
 
@@ -163,7 +165,7 @@ static bool open_editor(terminal *t) {
     el_set(t->edit, EL_HIST, history, t->past);
     el_set(t->edit, EL_GETCFN, get_char);
     el_set(t->edit, EL_BIND, "^R", "em-inc-search-prev", NULL);
-    fputs("\033[?2004h", stderr);
+    if (cli_live()) fputs("\033[?2004h", stderr);
     return true;
 }
 
@@ -185,7 +187,7 @@ void cli_terminal_close(terminal **pt) {
     terminal *t = *pt;
     *pt = NULL;
     if (!t) return;
-    if (t->edit) fputs("\033[?2004l", stderr);
+    if (t->edit && cli_live()) fputs("\033[?2004l", stderr);
     if (t->past) history_end(t->past);
     if (t->edit) el_end(t->edit);
     free(t->history_path);

@@ -81,13 +81,17 @@ int cmd_tokenize(int argc, char **argv) {
          "do not add the tokens that the model expects around a prompt (BOS)"},
         {0},
     };
-    const command c = {"tokenize", "-m MODEL [--ids | --decode]",
-                       "Turn standard input into tokens, one per line, or ids back into text.", specs, 0};
-    const char *words[1];
+    const command c = {"tokenize", "MODEL [--ids | --decode]  or  -m MODEL [--ids | --decode]",
+                       "Turn standard input into tokens, one per line, or ids back into text.", specs, 1};
+    const char *words[2];
+    char path[MODEL_PATH_MAX];
     int rc = cli_args_parse(&c, argc, argv, words);
     if (rc >= 0) return rc;
-    if (!ma.model) return cli_usage_error(&c, "-m MODEL is required");
+    if (ma.model && words[0]) return cli_usage_error(&c, "unexpected argument '%s'", words[0]);
+    if (words[0]) ma.model = words[0];
+    if (!ma.model) return cli_usage_error(&c, "MODEL is required");
     if (ids && back) return cli_usage_error(&c, "--ids and --decode exclude each other");
+    if ((rc = cli_model_word(&ma.model, path)) >= 0) return rc;
     tn_ctx ctx;
     tn_ctx_init(&ctx, NULL);
     tn_tokenizer *t = NULL;

@@ -398,8 +398,8 @@ tern_status tn_rag_passage(tn_store *s, const char *path, int32_t number, tn_rag
         st = *hit ? take_hit(ctx, q, *hit, err) : tn_fail(err, TERN_E_MEMORY, "no memory for a passage");
         if (st != TERN_OK) tn_rag_hits_free(ctx, hit, 1);
     } else if (rc == SQLITE_ROW) {
-        st = tn_fail(err, TERN_E_INVALID, "%s has passages 1 to %d, none of number %d", path,
-                     sqlite3_column_int(q, 1), number);
+        st = tn_fail(err, TERN_E_INVALID, "%s has %d passage%s, and none of number %d", path,
+                     sqlite3_column_int(q, 1), sqlite3_column_int(q, 1) == 1 ? "" : "s", number);
     } else {
         st = rc == SQLITE_DONE ? tn_fail(err, TERN_E_INVALID, "%s: not in the index", path)
                                : tn_store_failed(s, "read it", err);

@@ -185,8 +185,8 @@ static tern_status need_tokenizer(const tern_engine *e, tern_error *err) {
     TN_FAIL_IF(!e, err, TERN_E_INVALID, "no engine given");
     TN_FAIL_IF(
         !e->model->tokenizer, err, TERN_E_UNSUPPORTED,
-        "the model has no tokenizer: copy tokenizer.json (or tokenizer.model) into its folder from where the "
-        "model came from, or give token ids instead of text");
+        "the model has no tokenizer: copy tokenizer.json (or tokenizer.model) from where the model came from "
+        "into its folder; without one only token ids can be read");
     return TERN_OK;
 }
 

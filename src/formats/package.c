@@ -75,9 +75,8 @@ static tern_status write_at(tn_pkg_writer *w, const void *data, uint64_t n, uint
         ssize_t done = pwrite(w->fd, p, n < (1u << 30) ? n : (1u << 30), (off_t)off);
         if (done < 0 && errno == EINTR) continue;
         TN_FAIL_IF(done <= 0 && (done == 0 || errno == ENOSPC || errno == EDQUOT || errno == EFBIG), err,
-                   TERN_E_IO,
-                   "%s: no room on the disk for more than %" PRIu64 " MB of the package; nothing was changed",
-                   w->path, off / 1000000);
+                   TERN_E_IO, "%s: no room on the disk after %.1f MB of the package; nothing was changed",
+                   w->path, (double)off * 1e-6);
         TN_FAIL_IF(done < 0, err, TERN_E_IO, "%s: cannot write at offset %" PRIu64 ": %s", w->path, off,
                    strerror(errno));
         p += done;

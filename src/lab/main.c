@@ -51,6 +51,6 @@ int main(int argc, char **argv) {
         argv[0] = sim;
         return cli_written(commands[i].run(argc, argv));
     }
-    fprintf(stderr, "tern-lab: unknown command '%s' (see tern-lab --help)\n", argv[1]);
+    fprintf(stderr, "tern-lab: unknown command '%s' (see tern-lab --help)\n", cli_shown(argv[1]));
     return EXIT_USAGE;
 }

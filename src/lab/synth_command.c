@@ -1,5 +1,6 @@
 /* tern synth - a random model in the exact shapes of a real one. */
 #include "cli/args.h"
+#include "cli/live.h"
 #include "lab/commands.h"
 
 #include "base/cpu.h"
@@ -15,7 +16,8 @@
 
 static bool show_progress(void *user, const char *stage, double fraction) {
     (void)user;
-    fprintf(stderr, "\r\033[K%s %3.0f %%%s", stage, fraction * 100, fraction >= 1 ? "\r\033[K" : "");
+    if (fraction < 1) cli_live_line("%s %3.0f %%", stage, fraction * 100);
+    else cli_live_clear();
     return true;
 }
 
@@ -55,7 +57,7 @@ int cmd_synth(int argc, char **argv) {
     if (dtype == TN_N_DTYPES) return cli_usage_error(&c, "type '%s' is unknown; there are " TYPES, type);
     tern_hooks hooks;
     tern_hooks_defaults(&hooks);
-    if (isatty(STDERR_FILENO)) hooks.progress = show_progress;
+    if (cli_live()) hooks.progress = show_progress;
     tn_ctx ctx;
     tn_ctx_init(&ctx, &hooks);
     tn_pool *pool;

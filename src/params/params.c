@@ -53,24 +53,24 @@ static const tn_param table[] = {
      .help = "worker threads"},
     {"cores", 0, TN_PARAM_TEXT, DEVICE, ALL, AT(cores), .unit = "WHICH", .dflt = "all",
      .help = "which cores the threads use: all, fast (the fast cores of a mixed processor, as /sys lists them), or numbers such as 4-7,2"},
-    {"ctx-size", 'c', TN_PARAM_INT, USER, .commands = TN_IN_ANSWERS, AT(session.n_ctx), .min = 1, .max = 1 << 24, .unit = "N",
+    {"ctx-size", 'c', TN_PARAM_INT, USER, .commands = TN_IN_ANSWERS | TN_IN_EMBED, AT(session.n_ctx), .min = 1, .max = 1 << 24, .unit = "N",
      .dflt = "the smaller of 4096 and the model's", .help = "context length in tokens"},
     {"lora", 0, TN_PARAM_TEXT, DEVICE, ALL, AT(lora), .unit = "LIST", .dflt = "none",
      .help = "LoRA adapters: [NAME=]FILE[:SCALE], separated by commas; GGUF files or PEFT folders. Scale 0 loads an adapter for requests that name it"},
     {"mmproj", 0, TN_PARAM_TEXT, DEVICE, SEES, AT(mmproj), .unit = "FILE", .dflt = "in the package, or the mmproj file beside the model",
      .help = "the encoder of pictures, a GGUF file"},
     {"encoder", 0, TN_PARAM_CHOICE, DEVICE, SEES, AT(encoder), .unit = "FORM", .dflt = "auto", .choices = "auto|float|int8",
-     .help = "how the encoder of pictures computes: float; int8, which is faster and sees a little else; auto (int8 where it sees a drawing as float does: judged by tern pack, or by its first picture and kept with what was seen; float where neither is there)"},
+     .help = "how the encoder of pictures computes: float; int8, which is faster and a little less exact; auto (int8 where it sees a drawing as float does: judged by tern pack, or by its first picture and kept with what was seen; float where neither is there)"},
     {"keep-encoder", 0, TN_PARAM_CHOICE, DEVICE, SEES, AT(keep_encoder), .unit = "WHEN", .dflt = "auto", .choices = "auto|on|off",
-     .help = "whether the encoder's weights stay in memory between pictures: on; off (they leave after the pictures of a question); auto (they stay; those of a server leave after a minute without a picture). tern run needs them once"},
+     .help = "whether the encoder's weights stay in memory between pictures: on; off (they are freed after the pictures of a question); auto (they stay; a server frees them after a minute without a picture). tern run needs them once"},
     {"one-view", 0, TN_PARAM_FLAG, DEVICE, SEES, AT(one_view), .dflt = "off",
-     .help = "look at each picture once, as a whole: less to read, and less to see"},
+     .help = "look at each picture once, as a whole, without its tiles: faster, but small details are lost"},
     {"picture-rows", 0, TN_PARAM_INT, DEVICE, SEES, AT(picture_rows), .min = 1, .max = 16384, .unit = "N", .dflt = "1280",
      .help = "the most rows of the prompt that a picture may take, in models that read pictures of any size (Qwen, LFM2-VL, Gemma 4): larger pictures are made smaller; 16384 is those models' own limit"},
     {"picture-memory", 0, TN_PARAM_SIZE, DEVICE, SEES, AT(picture_memory_bytes), .unit = "BYTES", .dflt = "256M",
-     .help = "what was seen of pictures stays in memory up to so much, besides what texts in use have"},
+     .help = "memory for encoded pictures, so that a picture seen before is not encoded again; those of texts in use do not count"},
     {"picture-cache", 0, TN_PARAM_SIZE, DEVICE, SEES, AT(picture_cache_bytes), .unit = "BYTES", .dflt = "1G; 0 for programs of the library",
-     .help = "and on disk up to so much, below $XDG_CACHE_HOME/tern/pictures, 0: not at all; a picture seen before costs its text alone"},
+     .help = "the same on disk, in $XDG_CACHE_HOME/tern/pictures; 0: none"},
     {"exact", 0, TN_PARAM_FLAG, USER, ALL, AT(exact), .dflt = "off",
      .help = "turn off everything that may change a bit compared with full attention"},
 
@@ -190,7 +190,7 @@ void tn_param_range(const tn_param *p, char *buf, size_t cap) {
     bool whole = p->kind == TN_PARAM_INT || p->kind == TN_PARAM_U64 || p->kind == TN_PARAM_STEAL;
     const char *what = whole                         ? "a whole number"
                        : p->kind == TN_PARAM_PERCENT ? "a percentage"
-                       : p->kind == TN_PARAM_SIZE    ? "bytes, or K, M or G of them,"
+                       : p->kind == TN_PARAM_SIZE    ? "bytes (or K, M or G of them)"
                                                      : "a number";
     if (p->kind == TN_PARAM_FLAG) snprintf(buf, cap, "on or off");
     else if (p->kind == TN_PARAM_TEXT) snprintf(buf, cap, "text");
@@ -201,7 +201,7 @@ void tn_param_range(const tn_param *p, char *buf, size_t cap) {
     else if (p->kind == TN_PARAM_STEAL)
         snprintf(buf, cap, "%s, or %s from %.10g to %.10g", p->choices, what, p->min, p->max);
     else if (p->min == 0 && p->max == 0)
-        snprintf(buf, cap, "%.*s%s", (int)strcspn(what, ","), what, p->kind == TN_PARAM_U64 ? " from 0" : "");
+        snprintf(buf, cap, "%s%s", what, p->kind == TN_PARAM_U64 ? " from 0" : "");
     else snprintf(buf, cap, "%s from %.10g to %.10g", what, p->min, p->max);
 }
 

@@ -34,8 +34,9 @@ enum {
     TN_IN_EVAL = 8,
     TN_IN_BENCH = 16,
     TN_IN_SERVE = 32,
+    TN_IN_EMBED = 64,
     TN_IN_ANSWERS = TN_IN_RUN | TN_IN_CHAT | TN_IN_ASK, /* those that write text */
-    TN_IN_ALL = 63
+    TN_IN_ALL = 127
 };
 
 /* A need is what a parameter has an effect with. Without that it is announced. */

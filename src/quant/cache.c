@@ -232,7 +232,7 @@ tern_status tn_cache_remove(const char *folder, const char *key, tern_error *err
     bool unfinished;
     char path[TN_CACHE_PATH];
     TN_FAIL_IF(!is_key(key, strlen(key)), err, TERN_E_INVALID,
-               "%s is no key of a package; tern cache ls lists them", key);
+               "%s is not the key of a package (tern cache ls lists them)", key);
     TN_TRY(entry_path(folder, key, PARTIAL, path, err));
     unfinished = !unlink(path);
     TN_TRY(entry_path(folder, key, ".tern", path, err));
@@ -279,6 +279,15 @@ static tern_status take_lock(const char *folder, const char *key, int *fd, bool 
         if (!fstat(*fd, &opened) && !stat(path, &named) && opened.st_ino == named.st_ino) return TERN_OK;
         close(*fd);
     }
+}
+
+bool tn_cache_making(const char *folder, const char *key) {
+    char path[TN_CACHE_PATH];
+    if (entry_path(folder, key, ".lock", path, NULL) != TERN_OK) return false;
+    int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    bool taken = fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK;
+    if (fd >= 0) close(fd);
+    return taken;
 }
 
 static void release_lock(const char *folder, const char *key, int fd) {

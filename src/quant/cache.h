@@ -55,6 +55,8 @@ tern_status tn_cache_options(tn_ctx *ctx, const char *model, tn_pack_options *ou
  * *busy: another process is making it, and nothing was done. opt NULL: tn_cache_options. */
 tern_status tn_cache_make(tn_ctx *ctx, const char *folder, const char *model, const tn_pack_options *opt,
                           uint64_t limit_bytes, bool *busy, tern_error *err);
+/* Whether a process makes the package of a key now. */
+bool tn_cache_making(const char *folder, const char *key);
 /* Lists the packages, finished or not, most recently used first. The caller frees *out with tn_free. */
 tern_status tn_cache_list(tn_ctx *ctx, const char *folder, tn_cache_entry **out, size_t *n, tern_error *err);
 /* Reads and replaces the facts about a package of the cache, by its path. Unreadable ones are all zero;

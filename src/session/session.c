@@ -739,14 +739,14 @@ void tn_session_stats(const tern_session *s, tn_stats *out) { *out = stats_of(s)
 tern_status tern_session_write_trace(const tern_session *s, const char *path, tern_error *err) {
     TN_FAIL_IF(!s || !path, err, TERN_E_INVALID, "no session or no path given");
     TN_FAIL_IF(!s->timeline, err, TERN_E_INVALID,
-               "nothing was recorded: open a package with the trace option");
+               "nothing was recorded: only a package that is opened with the option trace records");
     return tn_timeline_save_trace(s->timeline, (tn_ctx *)&s->e->ctx, path, err);
 }
 
 tern_status tern_session_write_gantt(const tern_session *s, int fd, int32_t width, tern_error *err) {
     TN_FAIL_IF(!s, err, TERN_E_INVALID, "no session given");
     TN_FAIL_IF(!s->timeline, err, TERN_E_INVALID,
-               "nothing was recorded: open a package with the trace option");
+               "nothing was recorded: only a package that is opened with the option trace records");
 #ifdef TERN_MINIMAL
     (void)fd, (void)width;
     return tn_fail(err, TERN_E_UNSUPPORTED,

@@ -473,8 +473,11 @@ static tern_status read_tiktoken(tn_hf_draft *d, const char *text, size_t n) {
         const char *eol = memchr(p, '\n', (size_t)(end - p));
         if (!eol) eol = end;
         const char *sp = memchr(p, ' ', (size_t)(eol - p));
-        TN_FAIL_IF(!sp || (sp - p) % 4 || sp == p, d->err, TERN_E_FORMAT,
-                   "tokenizer.model: line %ld is not \"base64 rank\"", line);
+        TN_FAIL_IF(
+            !sp || (sp - p) % 4 || sp == p, d->err, TERN_E_FORMAT,
+            "tokenizer.model: neither SentencePiece's nor tiktoken's (line %ld is not a token in base64 "
+            "and its rank)",
+            line);
         size_t n64 = (size_t)(sp - p);
         char *token = tn_hf_make(d, n64 / 4 * 3 * 2); /* in the byte alphabet a byte takes at most two */
         if (!token) return tn_hf_no_memory(d);
@@ -616,7 +619,7 @@ static tern_status slurp_json(tn_hf_draft *d, const char *folder, const char *na
     return text ? parse_json(d, name, text, n, root) : TERN_OK;
 }
 
-tern_status tn_tokenizer_open_hf(tn_ctx *ctx, const char *folder, tn_tokenizer **out, tern_error *err) {
+static tern_status read_folder(tn_ctx *ctx, const char *folder, tn_tokenizer **out, tern_error *err) {
     *out = NULL;
     enum { TOKENIZER, VOCAB, TOKENIZER_CONFIG, GENERATION_CONFIG, CONFIG, N_DOCS };
     static const char *const names[N_DOCS] = {"tokenizer.json", "vocab.json", "tokenizer_config.json",
@@ -669,4 +672,15 @@ out:
     tn_hf_draft_free(&d);
     for (int i = 0; i < N_DOCS; i++) json_decref(doc[i]);
     return st;
+}
+
+tern_status tn_tokenizer_open_hf(tn_ctx *ctx, const char *folder, tn_tokenizer **out, tern_error *err) {
+    tern_error why;
+    tern_status st = read_folder(ctx, folder, out, &why);
+    if (st == TERN_OK) return st;
+    const size_t n = strlen(folder);
+    const bool named = !strncmp(why.message, folder, n) && strchr("/: ", why.message[n]);
+    const bool of_a_file = (st == TERN_E_FORMAT || st == TERN_E_UNSUPPORTED) && !named;
+    return of_a_file ? tn_fail(err, st, "%.300s: %s", folder, why.message)
+                     : tn_fail(err, st, "%s", why.message);
 }

@@ -214,9 +214,17 @@ chmod 700 "$tmp/cache/tern/packages"
 "$tern" cache clear || fail clear
 "$tern" synth --arch tiny-llama --type f16 -o "$tmp/f.gguf" || fail "synth f16"
 plain() { notices "$tern" "$@" -p "hello the world" -n 3 --temp 0 --ignore-eos; }
+"$tern" cache add "$tmp/f.gguf" && key=$("$tern" cache ls | sed -n "1s/ .*//p")
+"$tern" cache clear
 TERN_PACK=never plain run -m "$tmp/f.gguf" || fail "TERN_PACK=never"
 [ ! -s "$tmp/err" ] || fail "a notice with TERN_PACK=never"
 cp "$tmp/out" "$tmp/from_file"
+(
+    exec 9>"$tmp/cache/tern/packages/$key.lock" && flock 9
+    plain "$tmp/f.gguf" || fail "while another process packs"
+    grep -q "in the background" "$tmp/err" && fail "a notice again while another process packs"
+    true
+) || exit 1
 plain "$tmp/f.gguf" || fail "the short way"
 cmp -s "$tmp/out" "$tmp/from_file" || fail "the first answer is not the file's"
 [ "$(grep -c 'in the background' "$tmp/err")" = 1 ] || fail "no notice"

@@ -33,6 +33,10 @@ for c in run chat ask eval bench; do
 done
 check "help rag add" 0 "$tern" help rag add; grep -q -- --passage "$tmp/out" || { echo "FAILED: help rag add"; exit 1; }
 check "help set" 0 "$tern" help set; grep -q "^  chunk " "$tmp/out" || { echo "FAILED: help set"; exit 1; }
+for words in --help --version "help run" "models --help"; do
+    # shellcheck disable=SC2086
+    "$tern" $words >/dev/full 2>"$tmp/err"; [ $? = 1 ] || { echo "FAILED: tern $words into a full disk"; exit 1; }
+done
 check "help for nothing" 2 "$tern" help frobnicate; one_line
 check "unknown parameter" 2 "$tern" run -m x -p hi --set colour=red; one_line
 check "parameter out of range" 2 "$tern" run -m x -p hi --set chunk=33; one_line; grep -q "multiple of 32" "$tmp/err" || { echo "FAILED: no range"; exit 1; }
@@ -62,7 +66,9 @@ check "seeds are random" 0 "$tern" run -m "$tmp/m.gguf" -p "hello the world" -n 
 check "another seed" 0 "$tern" run -m "$tmp/m.gguf" -p "hello the world" -n 40 --temp 2 --top-k 0 --top-p 1 --min-p 0 --ignore-eos
 cmp -s "$tmp/out" "$tmp/first" && { echo "FAILED: the same text twice"; exit 1; }
 check "context too small" 1 "$tern" run -m "$tmp/m.gguf" -p "hello the world" -c 4; one_line; empty_out
-check "trace of a float model" 1 "$tern" run -m "$tmp/m.gguf" -p "$(head -c 300 /dev/zero | tr '\0' a)" -n 1 --trace "$tmp/t.json"
+check "trace of a float model" 1 "$tern" run -m "$tmp/m.gguf" -p "$(head -c 300 /dev/zero | tr '\0' a)" -n 1 --trace "$tmp/t.json"; empty_out
+check "a file that cannot be written, after the answer" 1 "$tern" run -m "$tmp/m.gguf" -p "hello the world" -n 2 --temp 0 --ignore-eos --save-session "$tmp/none/s"
+[ "$(wc -l <"$tmp/out")" = 1 ] || { echo "FAILED: an answer that does not end its line before an error"; exit 1; }
 
 check "pack" 0 "$tern" pack "$tmp/m.gguf" -o "$tmp/m.tern" --json
 json "d['sites']==9 and d['bytes']>10000"
@@ -173,7 +179,7 @@ check "eval choice" 0 "$tern" eval -m "$tmp/m.tern" --task choice --data "$tmp/c
 json "d['items']==2 and 0<=d['accuracy']<=1 and 'stderr' in d"
 printf 'not json\n' >"$tmp/bad.jsonl"
 check "eval, bad data" 1 "$tern" eval -m "$tmp/m.gguf" --task lambada --data "$tmp/bad.jsonl"; one_line
-check "eval, unknown task" 1 "$tern" eval -m "$tmp/m.gguf" --task dance --data "$tmp/bad.jsonl"; one_line
+check "eval, unknown task" 1 "$tern" eval -m "$tmp/m.gguf" --task dance --data "$tmp/bad.jsonl"; one_line; grep -q ruler "$tmp/err" || { echo "FAILED: not all tasks are named"; exit 1; }
 
 text='the inn, an übergang 🙂'
 printf '%s' "$text" | "$tern" tokenize -m "$tmp/m.tern" --ids >"$tmp/ids" && "$tern" tokenize -m "$tmp/m.gguf" --decode <"$tmp/ids" >"$tmp/back"

@@ -25,8 +25,12 @@ run run $tiny "Who is Lily?" --perf -mli --draft-max 8 --swa-full -dio -fit on -
 cmp -s "$tmp/out" "$tmp/want" && [ "$(grep -c '^tern: -.*: ' "$tmp/err")" = 9 ] || fail "spellings of this year"
 run run $tiny "Who is Lily?" -md $tiny --temp 0 -n 6
 cmp -s "$tmp/out" "$tmp/want" || fail "-md is not --draft"
+run run $tiny "Who is Lily?" --gpu-layers=99 --temperature=0 --num-predict=6 --ctx 512 --keepalive 5m --nowordwrap --insecure
+cmp -s "$tmp/out" "$tmp/want" && [ "$(grep -c '^tern: -.*: ' "$tmp/err")" = 7 ] || fail "Ollama's spellings, and values after ="
+run run $tiny "Who is Lily?" --temp 0 -n 1
+grep -q "cut after 1 token (-n)" "$tmp/err" || fail "one tokens"
 # What would change the answer or the machine is refused, with what to do instead: one line.
-for words in "--override-kv a=int:1" "--image x.png" "-sysf x" "--prompt-cache x" "-np 4" "--reasoning off" "--ssl-key-file x"; do
+for words in "--override-kv a=int:1" "--image x.png" "-sysf x" "--prompt-cache x" "-np 4" "--reasoning off" "--ssl-key-file x" "--think" "--format json"; do
     # shellcheck disable=SC2086
     ! "$tern" run $tiny hi $words >"$tmp/out" 2>"$tmp/err" || fail "$words"
     lines 1
@@ -55,6 +59,7 @@ run run $tiny "Who is Lily?" --kv int8 --temp 0 -n 6 --json
 python3 -c 'import json, sys; a, b = [json.load(open(f)) for f in sys.argv[1:]]; assert a["text"] == b["text"] and a["kv_bytes"] == b["kv_bytes"]' "$tmp/out" "$tmp/int8" || fail "-ctk q8_0 is not --kv int8"
 ! "$tern" run $tiny hi -ctk q9 >"$tmp/out" 2>"$tmp/err" || fail "-ctk q9"
 ! "$tern" run $tiny hi -ngl >"$tmp/out" 2>"$tmp/err" || fail "-ngl without a value"
+! "$tern" run $tiny hi --mlock=1 >"$tmp/out" 2>"$tmp/err" && grep -q -e "--mlock takes no value" "$tmp/err" || fail "a flag with a value"
 ! "$tern" run $tiny hi --no-such-thing >"$tmp/out" 2>"$tmp/err" || fail "an unknown option"
 grep -q "unknown option '--no-such-thing'" "$tmp/err" || fail "an unknown option"
 ! "$tern" inspect $tiny -ngl 99 >"$tmp/out" 2>"$tmp/err" || fail "-ngl of inspect"

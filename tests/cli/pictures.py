@@ -365,7 +365,9 @@ again = chat("/image a.png", "what?", "/undo", "what?")[0]
 assert again[1] != again[0]
 _, said = chat("/image a.png", "what?", "and?", "/save talk.txt")
 assert said.count("picture a.png") == 1 and "without their pictures" in said and "prompt reuse      on" in said, said
-for line, err in (("/image none.png", "none.png is no picture"), ("/image huge.png", "huge.png"), ("/image bomb.png", "60000 x 60000 pixels")):
+with open(TMP + "/words.txt", "w") as f:
+    f.write("words")
+for line, err in (("/image none.png", "none.png: No such file"), ("/image words.txt", "words.txt is not a picture"), ("/image huge.png", "huge.png"), ("/image bomb.png", "60000 x 60000 pixels")):
     assert err in chat(line, rc=1)[1], line
 assert "has no picture encoder beside it" in chat("/image a.png", model="lonely/blind.gguf", rc=1)[1]
 plain = chat("is a.pngs there?", "/nothing/here what?")

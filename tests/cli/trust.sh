@@ -139,5 +139,11 @@ out = subprocess.run([tern, "rag", "ls", "--store", store], capture_output=True)
 assert out.count(b"\n") == 1 and "\u202e".encode() not in out and b"\x1b" not in out and b"\x07" not in out and b"\\x0a2020" in out, out
 err = subprocess.run([tern, "run", "-m", name + "none", "-p", "x"], capture_output=True).stderr
 assert err.count(b"\n") == 1 and b"\x1b" not in err, err
+# what a shell makes of * in a folder of such names: a wrong usage tells the word, and drives no terminal with it
+word = "x\n\x1b]0;x\x07"
+for words in ([word], ["help", word], ["run", tmp + "/evil.gguf", "hi", word], ["run", "--" + word], ["run", "x", "hi", "-c", word], ["run", "x", "hi", "--set", word + "=1"],
+              ["cache", word], ["cache", "limit", word], ["cache", "rm", word], ["rag", word], ["rag", "add", "--" + word], ["inspect", word], ["pull", word], ["sim", "--" + word]):
+    r = subprocess.run([tern, *words], capture_output=True)
+    assert r.returncode in (1, 2) and r.stderr.count(b"\n") == 1 and b"\x1b" not in r.stderr and b"\x1b" not in r.stdout, (words, r)
 PY
 echo "cli/trust: control characters done"

@@ -23,6 +23,9 @@ refused "llama3.2|tern pull llama3.2|tern models" 1 "$tern" chat llama3.2
 refused "qwen3:0.6b|tern pull qwen3:0.6b" 2 "$tern" qwen3:0.6b "hi there"
 refused "opens no connection|tern pull" 1 "$tern" run https://example.com/m.gguf hi
 refused "no such file or folder|tern models" 1 "$tern" eval -m ./m.tern --task ppl --data "$tmp/m.gguf"
+refused "no such file or folder|tern models" 1 "$tern" run MODEL.GGUF hi
+refused "neither a file nor one of chatml" 1 "$tern" run models/tern-tiny hi --chat-template nosuch
+refused "--max-memory 5X: want bytes (or K, M or G of them)" 2 "$tern" run models/tern-tiny hi --max-memory 5X
 mkdir -p "$tmp/models" && cp "$tmp/m.gguf" "$tmp/models/qwen2-small.gguf" && cp "$tmp/m.gguf" "$tmp/models/qwen2-large.gguf"
 TERN_MODELS=$tmp/models refused "a name like it: qwen2-large.gguf, qwen2-small.gguf" 1 "$tern" run Qwen/Qwen3-0.6B hi
 refused "did you mean tern chat?" 2 "$tern" chatt
@@ -31,6 +34,30 @@ refused "tern pull ollama.com/library/qwen3 fetches it from Ollama's registry" 1
 refused "tern pull ORG/Qwen3-0.6B|Hugging Face" 1 "$tern" run Qwen3-0.6B hi
 refused "did you mean tern models?" 2 "$tern" list
 refused "did you mean tern inspect?" 2 "$tern" show qwen3
+for command in "inspect" "tokenize" "embed" "cache add" "cache measure"; do # these take names, too
+    # shellcheck disable=SC2086
+    refused "llama3.2|tern pull llama3.2" 1 "$tern" $command llama3.2
+done
+refused "llama3.2|tern pull llama3.2" 1 "$tern" pack llama3.2 -o "$tmp/x.tern"
+export TERN_MODELS=$tmp/models
+"$tern" inspect qwen2-small | grep -q qwen2 || { echo "FAILED: inspect of a name"; exit 1; }
+echo "the inn" | "$tern" tokenize qwen2-small --ids >"$tmp/got"
+echo "the inn" | "$tern" tokenize -m "$tmp/m.gguf" --ids | cmp - "$tmp/got" || { echo "FAILED: tokenize of a name"; exit 1; }
+"$tern" embed qwen2-small "the inn" >"$tmp/got" && [ "$(wc -l <"$tmp/got")" = 1 ] || { echo "FAILED: embed of a name"; exit 1; }
+"$tern" pack qwen2-small -o "$tmp/named.tern" --scheme llm-npu --calib-tokens 64 >/dev/null 2>"$tmp/err" || { cat "$tmp/err"; echo "FAILED: pack of a name"; exit 1; }
+kept() { XDG_CACHE_HOME=$tmp/kept "$tern" cache "$@"; }
+kept add qwen2-small 2>"$tmp/err" && kept ls >"$tmp/got" && grep -q "^1 package, " "$tmp/got" || { cat "$tmp/err" "$tmp/got"; echo "FAILED: cache add of a name"; exit 1; }
+"$tern" eval qwen2-large --task ppl --data models/tern-tiny/demo.txt --pack never --kl qwen2-small >"$tmp/got" 2>"$tmp/err" && grep -q "KL 0.00000" "$tmp/got" || { cat "$tmp/err" "$tmp/got"; echo "FAILED: eval --kl of a name"; exit 1; }
+export TERN_MODELS=$tmp/none
+
+# Control characters of a word are told and not sent.
+refused 'unexpected argument|there\x1b[2J' 2 "$tern" run "$tmp/m.gguf" hi $'there\033[2J'
+
+# Options: what is misspelt is told the nearest.
+refused "unknown option '--temprature'|did you mean --temperature?" 2 "$tern" run "$tmp/m.gguf" hi --temprature 1
+refused "did you mean --bits?" 2 "$tern" pack "$tmp/m.gguf" --bit 4
+refused "did you mean --store?" 2 "$tern" rag ls --stor x
+refused "unknown option '--overide-kv' (see" 2 "$tern" run "$tmp/m.gguf" hi --overide-kv x # which is refused when it is spelt well
 
 # A folder with one GGUF file in it is that file; one with more, or none, is told what to give.
 mkdir "$tmp/one" "$tmp/empty"
@@ -41,8 +68,10 @@ cmp "$tmp/want" "$tmp/got" || { echo "FAILED: a folder with a GGUF file"; exit 1
 printf 'GGUF\3\0\0\0\0\0\0\0\0\0\0\0\1\0\0\0\0\0\0\0\24\0\0\0\0\0\0\0general.architecture\10\0\0\0\4\0\0\0\0\0\0\0clip' >"$tmp/one/mmproj-m.gguf"
 "$tern" run -m "$tmp/one" -p "the inn" --temp 0 -n 8 --ignore-eos >"$tmp/got" 2>/dev/null
 cmp "$tmp/want" "$tmp/got" || { echo "FAILED: a folder with a GGUF file and what reads images for it"; exit 1; }
-refused "config.json|give the file" 1 "$tern" run -m "$tmp/models" -p hi
-refused "config.json|give the file" 1 "$tern" run -m "$tmp/empty" -p hi
+"$tern" inspect "$tmp/one" | grep -q "GGUF v3" || { echo "FAILED: inspect of a folder with a GGUF file"; exit 1; }
+echo "the inn" | "$tern" tokenize "$tmp/one" >/dev/null || { echo "FAILED: tokenize of a folder with a GGUF file"; exit 1; }
+refused "a folder of models|such as $tmp/models/qwen2-large.gguf" 1 "$tern" run -m "$tmp/models" -p hi
+refused "no model|config.json|no GGUF file" 1 "$tern" run -m "$tmp/empty" -p hi
 refused "mmproj|language model's file" 1 "$tern" run -m "$tmp/one/mmproj-m.gguf" -p hi
 
 # Downloads that stopped.
@@ -67,8 +96,19 @@ cp models/tern-tiny/model.safetensors "$tmp/saved.gguf" && refused "safetensors:
 # A folder without a tokenizer, before anything is packed; a tokenizer that lies elsewhere.
 cp models/tern-tiny/model.safetensors "$tmp/folder/"
 rm "$tmp/folder/tokenizer.json"
-TERN_PACK=auto refused "no tokenizer|tokenizer.json" 1 "$tern" run -m "$tmp/folder" -p hi
+TERN_PACK=auto refused "$tmp/folder: the model has no tokenizer|tokenizer.json" 1 "$tern" run -m "$tmp/folder" -p hi
 [ ! -e "$XDG_CACHE_HOME/tern" ] || { echo "FAILED: a model that cannot answer is packed"; exit 1; }
+
+echo garbage >"$tmp/folder/tokenizer.model"
+refused "$tmp/folder: tokenizer.model: neither SentencePiece's nor tiktoken's" 1 "$tern" run -m "$tmp/folder" -p hi
+rm "$tmp/folder/tokenizer.model"
+echo '{"model": {"type": "Other"}}' >"$tmp/folder/tokenizer.json"
+refused "$tmp/folder: tokenizer model \"Other\"" 1 "$tern" run -m "$tmp/folder" -p hi
+
+# Without a home there is no store; what is advised is an option that the command has.
+refused "give --store FILE" 1 env -u HOME -u XDG_DATA_HOME "$tern" rag ls
+! grep -q no-store "$tmp/err" || { cat "$tmp/err"; echo "FAILED: an option that rag does not have"; exit 1; }
+refused "give --store FILE or --no-store" 1 env -u HOME -u XDG_DATA_HOME "$tern" chat models/tern-tiny
 
 # Weights in another form.
 cp models/tern-tiny/tokenizer.json "$tmp/folder/"

@@ -100,6 +100,11 @@ struct tcp_info {
     uint32_t tcpi_notsent_bytes;
 };
 #define SIOCOUTQ 0x5411
+/* How wide a console is is not asked either. */
+#define TIOCGWINSZ 0x5413
+struct winsize {
+    unsigned short ws_row, ws_col;
+};
 static inline int tn_win_ioctl(int fd, int what, void *out) {
     (void)fd, (void)what, (void)out;
     errno = EINVAL;
