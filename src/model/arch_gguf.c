@@ -187,7 +187,13 @@ static tern_status gguf_windows(keys *k, const tn_arch *a, tn_hparams *h) {
         h->window = int_key(k, "attention.sliding_window", false, 0);
         return k->st;
     }
-    if (!a->window) return TERN_OK;
+    if (!a->window) { /* one that no text outgrows changes nothing */
+        const int32_t window = int_key(k, "attention.sliding_window", false, 0);
+        TN_FAIL_IF(k->st == TERN_OK && window > 0 && window < h->ctx_train, k->err, TERN_E_UNSUPPORTED,
+                   "%s: metadata key '%s' is %d, which is not supported for architecture %s",
+                   tn_gguf_path(k->g), key_of(k, "attention.sliding_window", buf), window, a->name);
+        return k->st;
+    }
     if (a->chunked) { /* files leave it out, and mean the published size; 0 is of models without experts */
         h->window = int_key(k, "attention.sliding_window", false, 8192);
         h->temp_scale = (float)num_key(k, "attention.temperature_scale", (double)h->temp_scale);

@@ -182,6 +182,12 @@ static void keys_that_nobody_reads(void **state) {
         model_with(same[i].model, same[i].key, number(77), TERN_E_UNSUPPORTED, same[i].key);
         model_with(same[i].model, same[i].key, number(same[i].base), TERN_OK, NULL);
     }
+    model_with("qwen2vl", "qwen2vl.attention.sliding_window", whole(8), TERN_E_UNSUPPORTED,
+               "'qwen2vl.attention.sliding_window' is 8");
+    model_with("qwen2vl", "qwen2vl.attention.sliding_window", whole(0), TERN_OK, NULL);
+    model_with("qwen2vl", "qwen2vl.attention.sliding_window", whole(1 << 20), TERN_OK, NULL);
+    model_with("qwen2vl", "qwen2vl.attention.sliding_window", word("8"), TERN_E_FORMAT,
+               "'qwen2vl.attention.sliding_window' is missing or no whole number");
     model_with("rwkv7", "rwkv7.rescale_every_n_layers", number(6), TERN_E_UNSUPPORTED,
                "'rwkv7.rescale_every_n_layers'");
     model_with("rwkv7", "rwkv7.token_shift_count", whole(1), TERN_E_UNSUPPORTED,
