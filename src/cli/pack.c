@@ -174,7 +174,7 @@ static int run_pack(const char *src, const char *out, const char *scheme, const 
                 "tern: --compress: nothing became smaller: scheme %s stores whole bytes, or the weights are "
                 "experts, which are read one by one\n",
                 scheme);
-    if (o->gguf_type != TN_F32) return report_gguf(out, &r, json);
+    if (o->gguf_form) return report_gguf(out, &r, json);
     return report(out, scheme, &r, json);
 }
 
@@ -190,7 +190,8 @@ static int check_names(const command *c, const char *src, const char *out, const
     const char *ending = strrchr(out, '.');
     if (type && (!ending || strcmp(ending, ".gguf")))
         return cli_usage_error(c, "--type is for GGUF files: give the output a name that ends in .gguf");
-    if (type && strcmp(type, "q4_0")) return cli_usage_error(c, "type '%s' is unknown; there is q4_0", type);
+    if (type && !tn_gguf_form_named(type))
+        return cli_usage_error(c, "type '%s' is unknown; there are " TN_GGUF_FORMS, type);
     if (!type && names_other_format(out))
         return cli_usage_error(c,
                                "-o %s: a package is not a GGUF file; give it a name that ends in .tern, or "
@@ -216,7 +217,7 @@ static int32_t width_of(const char *src) {
 /* The encoder of pictures beside the model goes into the package, unless another one or none was asked for. */
 static int with_encoder(const char *src, const char *out, const char *scheme, tn_pack_options *o, bool json) {
     tern_error err = {0};
-    char *found = !o->mmproj && o->gguf_type == TN_F32 ? tn_sight_find(src, width_of(src), &err) : NULL;
+    char *found = !o->mmproj && !o->gguf_form ? tn_sight_find(src, width_of(src), &err) : NULL;
     if (err.code == TERN_E_MEMORY) return cli_failed(&err);
     if (err.code == TERN_E_INVALID)
         fprintf(stderr, "tern: the package gets no encoder of pictures: %s\n", err.message);
@@ -238,8 +239,8 @@ int cmd_pack(int argc, char **argv) {
     const arg_spec specs[] = {
         {"output", 'o', "OUT.tern", ARG_STR, &out, 0, 0, "the package to write"},
         {"type", 0, "TYPE", ARG_STR, &type, 0, 0,
-         "write a GGUF file instead (SRC must be one): q4_0, with rounding optimised on the calibration "
-         "text"},
+         "write a GGUF file instead (SRC must be one), with rounding optimised on the calibration "
+         "text: " TN_GGUF_FORMS},
         {"scheme", 0, "NAME", ARG_STR, &scheme, 0, 0,
          "gram (default), edgeflow, llm-npu, naive-w8a8, smoothquant"},
         {"bits", 'b', "B", ARG_FLOAT, &bits, 1, 8,
@@ -302,7 +303,8 @@ int cmd_pack(int argc, char **argv) {
     const char *words[2];
     int rc = cli_args_parse(&c, argc, argv, words);
     if (rc >= 0) return rc;
-    o.bits = (double)bits, o.quality = (double)quality / 100, o.gguf_type = type ? TN_Q4_0 : TN_F32;
+    o.bits = (double)bits, o.quality = (double)quality / 100,
+    o.gguf_form = type ? tn_gguf_form_named(type) : NULL;
     rc = check_names(&c, words[0], out, type);
     if (rc < 0) rc = choose(&c, scheme, outliers, allocation, scope, &o);
     return rc >= 0 ? rc : with_encoder(words[0], out, scheme, &o, json);
