@@ -6,12 +6,17 @@
 #include <math.h>
 #include <string.h>
 
+/* ggml's kvalues_iq4nl */
+static const float nonlinear[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+
 const tn_block_form *tn_block_form_of(tn_dtype d) {
-    static const tn_block_form all[] = {{TN_Q4_0, 32, 32, 18, -8, 7, false},
-                                        {TN_Q5_0, 32, 32, 22, -16, 15, false},
-                                        {TN_Q4_K, 256, 32, 144, 0, 15, true},
-                                        {TN_Q5_K, 256, 32, 176, 0, 31, true},
-                                        {TN_Q6_K, 256, 16, 210, -32, 31, false}};
+    static const tn_block_form all[] = {{TN_Q4_0, 32, 32, 18, -8, 7, false, NULL},
+                                        {TN_Q5_0, 32, 32, 22, -16, 15, false, NULL},
+                                        {TN_Q4_K, 256, 32, 144, 0, 15, true, NULL},
+                                        {TN_Q5_K, 256, 32, 176, 0, 31, true, NULL},
+                                        {TN_Q6_K, 256, 16, 210, -32, 31, false, NULL},
+                                        {TN_IQ4_NL, 32, 32, 18, -127, 113, false, nonlinear},
+                                        {TN_IQ4_XS, 256, 32, 136, -127, 113, false, nonlinear}};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (all[i].dtype == d) return &all[i];
     return NULL;
@@ -62,27 +67,42 @@ static float best_scale(const tn_block_form *f, const float *w, const float *wei
     return best;
 }
 
-/* Q6_K: a signed byte a group, and a half that they share. */
+/* IQ4_XS: six bits a group, the lower four apart from the upper two. */
+static void put_six(const int32_t *scale, uint8_t *out) {
+    uint32_t upper = 0;
+    for (int g = 0; g < 8; g++) {
+        const uint32_t s = (uint32_t)(scale[g] + 32);
+        upper |= s >> 4 << 2 * g;
+        if (g % 2) out[4 + g / 2] = (uint8_t)(out[4 + g / 2] | (s & 15) << 4);
+        else out[4 + g / 2] = (uint8_t)(s & 15);
+    }
+    out[2] = (uint8_t)upper, out[3] = (uint8_t)(upper >> 8);
+}
+
+/* Q6_K: a signed byte a group, and a half that they share; IQ4_XS: six bits, and a half. */
 static void share_scale(const tn_block_form *f, const float *w, const float *weight, tn_block_group *groups,
                         uint8_t *out) {
-    const int32_t n_groups = f->n / f->n_group;
+    const bool bytes = f->dtype == TN_Q6_K;
+    const int32_t n_groups = f->n / f->n_group, end = bytes ? 128 : 32;
+    int32_t scales[TN_BLOCK_VALUES_MAX / TN_BLOCK_GROUP_MIN];
     float most = 0;
     for (int32_t g = 0; g < n_groups; g++) most = fmaxf(most, fabsf(groups[g].scale));
-    const float d = as_half(most / 127);
-    put_half(out + 208, d);
+    const float d = as_half(most / (float)(end - 1));
+    put_half(out + (bytes ? 208 : 0), d);
     for (int32_t g = 0; g < n_groups; g++) {
         const int32_t near = d > 0 ? (int32_t)lrintf(groups[g].scale / d) : 0;
-        int32_t best = 0;
         float least = INFINITY, fitted;
+        scales[g] = 0;
         for (int32_t s = near - 1; s <= near + 1; s++) {
-            if (s < -128 || s > 127 || s == 0 || d == 0) continue;
+            if (s < -end || s >= end || s == 0 || d == 0) continue;
             const float error =
                 scale_error(f, w + g * f->n_group, weight + g * f->n_group, d * (float)s, &fitted);
-            if (error < least) least = error, best = s;
+            if (error < least) least = error, scales[g] = s;
         }
-        groups[g].scale = d * (float)best;
-        out[192 + g] = (uint8_t)(int8_t)best;
+        groups[g].scale = d * (float)scales[g];
+        if (bytes) out[192 + g] = (uint8_t)(int8_t)scales[g];
     }
+    if (!bytes) put_six(scales, out);
 }
 
 /* ---- scales and offsets ------------------------------------------------------------------------------ */
@@ -222,11 +242,27 @@ static void put_sixths(const uint8_t *q, uint8_t *out) {
     }
 }
 
+/* IQ4_NL, IQ4_XS: of every 32 values the first 16 in lower halves of bytes. */
+static void put_listed(const tn_block_form *f, const uint8_t *q, uint8_t *out) {
+    uint8_t *to = out + (f->dtype == TN_IQ4_XS ? 8 : 2);
+    for (int32_t i = 0; i < f->n; i += 32)
+        for (int k = 0; k < 16; k++) to[i / 2 + k] = (uint8_t)(q[i + k] | q[i + 16 + k] << 4);
+}
+
+/* The place of a code among all. */
+static uint8_t place_of(const tn_block_form *f, float code) {
+    if (!f->list) return (uint8_t)(code - f->low);
+    uint8_t i = 0;
+    while (i < 15 && f->list[i] < code) i++;
+    return i;
+}
+
 void tn_block_codes(const tn_block_form *f, const float *codes, uint8_t *out) {
     uint8_t q[TN_BLOCK_VALUES_MAX];
     assert(f->n <= TN_BLOCK_VALUES_MAX);
-    for (int32_t i = 0; i < f->n; i++) q[i] = (uint8_t)(codes[i] - f->low);
-    if (f->dtype == TN_Q6_K) put_sixths(q, out);
+    for (int32_t i = 0; i < f->n; i++) q[i] = place_of(f, codes[i]);
+    if (f->list) put_listed(f, q, out);
+    else if (f->dtype == TN_Q6_K) put_sixths(q, out);
     else if (f->offsets) put_pairs(f, q, out);
     else put_halves(f, q, out);
 }

@@ -12,6 +12,7 @@ typedef struct tn_block_form {
     int32_t n, n_group, n_bytes; /* values of a block and of a group, bytes of a block */
     float low, high;             /* the codes */
     bool offsets;                /* groups have offsets, which are 0 or less */
+    const float *list;           /* the 16 codes, ascending; NULL: all whole numbers from low to high */
 } tn_block_form;
 
 /* What the block holds of a group, as floats. */
@@ -24,6 +25,12 @@ const tn_block_form *tn_block_form_of(tn_dtype d);
 
 /* To the nearest code at a scale whose inverse is known. */
 static inline float tn_block_code(const tn_block_form *f, float x, float inv) {
+    if (f->list) {
+        const float at = x * inv;
+        float code = f->list[0];
+        for (int i = 0; i < 15; i++) code = at > 0.5f * (f->list[i] + f->list[i + 1]) ? f->list[i + 1] : code;
+        return code;
+    }
     float u = (x * inv + 12582912.0f) - 12582912.0f; /* nearest, for |x * inv| < 2^22 */
     return u < f->low ? f->low : u > f->high ? f->high : u;
 }

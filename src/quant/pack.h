@@ -52,7 +52,7 @@ bool tn_allocation_parse(const char *name, tn_allocation *out); /* "re", "unifor
 
 /* Types of a GGUF file that is written (quant/to_gguf.c). */
 typedef struct tn_gguf_form tn_gguf_form;
-#define TN_GGUF_FORMS "q4_0, q4_k_s, q4_k_m, q5_k_s, q5_k_m, q6_k"
+#define TN_GGUF_FORMS "q4_0, q4_k_s, q4_k_m, q5_k_s, q5_k_m, q6_k, iq4_xs, iq4_nl"
 const tn_gguf_form *tn_gguf_form_named(const char *name); /* in either case; NULL: there is none */
 
 typedef struct tn_pack_options {

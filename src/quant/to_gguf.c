@@ -24,9 +24,16 @@ struct tn_gguf_form {
 };
 
 static const tn_gguf_form forms[] = {
-    {"q4_0", TN_Q4_0, TN_Q8_0, false, 2},   {"q4_k_s", TN_Q4_K, TN_Q6_K, false, 14},
-    {"q4_k_m", TN_Q4_K, TN_Q6_K, true, 15}, {"q5_k_s", TN_Q5_K, TN_Q6_K, false, 16},
-    {"q5_k_m", TN_Q5_K, TN_Q6_K, true, 17}, {"q6_k", TN_Q6_K, TN_Q6_K, false, 18}};
+    {"q4_0", TN_Q4_0, TN_Q8_0, false, 2},
+    {"q4_k_s", TN_Q4_K, TN_Q6_K, false, 14},
+    {"q4_k_m", TN_Q4_K, TN_Q6_K, true, 15},
+    {"q5_k_s", TN_Q5_K, TN_Q6_K, false, 16},
+    {"q5_k_m", TN_Q5_K, TN_Q6_K, true, 17},
+    {"q6_k", TN_Q6_K, TN_Q6_K, false, 18},
+    {"iq4_xs", TN_IQ4_XS, TN_Q6_K, false, 30},
+    {"iq4_nl", TN_IQ4_NL, TN_Q6_K, false, 25},
+    {"q4_k", TN_Q4_K, TN_Q6_K, true, 15},
+    {"q5_k", TN_Q5_K, TN_Q6_K, true, 17}}; /* the last two: other tools' words */
 
 const tn_gguf_form *tn_gguf_form_named(const char *name) {
     for (size_t i = 0; i < sizeof forms / sizeof *forms; i++)
@@ -56,7 +63,7 @@ static tn_dtype type_in_layer(const tn_gguf_form *f, const char *name, int layer
 /* Rows that are no multiple of a block take blocks of 32, as in llama.cpp's tools. */
 static tn_dtype type_of_width(tn_dtype d, int64_t k) {
     if (d == TN_Q8_0 || k % tn_block_form_of(d)->n == 0) return d;
-    return d == TN_Q6_K ? TN_Q8_0 : TN_Q5_0;
+    return d == TN_Q6_K ? TN_Q8_0 : d == TN_IQ4_XS ? TN_IQ4_NL : TN_Q5_0;
 }
 
 /* A tensor of the file that is written anew. */
