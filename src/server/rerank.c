@@ -148,8 +148,9 @@ static tern_status rerank(const tn_api_call *a, const json_t *body, tn_request *
     if (st == TERN_OK && !r) st = tn_fail(err, TERN_E_MEMORY, "no memory for the scores");
     tern_model_info info;
     tern_engine_info(tn_queue_opts(q)->e, &info);
-    const bool ranks = tn_queue_opts(q)->e->model->h.pooling == TN_POOL_RANK;
-    if (st == TERN_OK && !ranks && !info.embeds)
+    const tn_pooling pooling = tn_queue_opts(q)->e->model->h.pooling;
+    const bool ranks = pooling == TN_POOL_RANK;
+    if (st == TERN_OK && !ranks && !info.embeds && pooling <= TN_POOL_NONE)
         st = tn_fail(err, TERN_E_UNSUPPORTED,
                      "model '%s' does not score texts: that takes a reranker, or a model that embeds",
                      tn_served_name(model));
