@@ -124,7 +124,7 @@ tern_status tn_gguf_tokenizer(tn_ctx *ctx, const tn_gguf *g, tn_tokenizer **out,
                "%s: tokenizer model '%.*s' is not supported (llama, gpt2, gemma4, bert, t5 and rwkv are)",
                tn_gguf_path(g), (int)(n_model < 40 ? n_model : 40), model);
 
-    char *pre_name = NULL, *tmpl_text = NULL, *tool_text = NULL;
+    char *pre_name = NULL, *tmpl_text = NULL, *tool_text = NULL, *rank_text = NULL;
     strings tokens = {0}, merges = {0};
     float *scores = NULL;
     uint8_t *types = NULL, *charsmap = NULL;
@@ -132,7 +132,8 @@ tern_status tn_gguf_tokenizer(tn_ctx *ctx, const tn_gguf *g, tn_tokenizer **out,
     tern_status st = TERN_OK;
     if ((st = read_text(ctx, g, "tokenizer.ggml.pre", &pre_name, err)) != TERN_OK ||
         (st = read_text(ctx, g, "tokenizer.chat_template", &tmpl_text, err)) != TERN_OK ||
-        (st = read_text(ctx, g, "tokenizer.chat_template.tool_use", &tool_text, err)) != TERN_OK)
+        (st = read_text(ctx, g, "tokenizer.chat_template.tool_use", &tool_text, err)) != TERN_OK ||
+        (st = read_text(ctx, g, "tokenizer.chat_template.rerank", &rank_text, err)) != TERN_OK)
         goto out;
     tn_tokenizer_spec spec;
     const bool pieces = bpe && of_pieces(pre_name), ranked = gemma4 || pieces;
@@ -147,6 +148,7 @@ tern_status tn_gguf_tokenizer(tn_ctx *ctx, const tn_gguf *g, tn_tokenizer **out,
     if (pieces) spec.add_bos = spec.add_space_prefix = false; /* unless the file says so */
     spec.chat_template = tmpl_text;
     spec.tool_template = tool_text;
+    spec.rerank_template = rank_text;
     spec.n_vocab = n_vocab;
     if ((st = read_strings(ctx, g, "tokenizer.ggml.tokens", &tokens, err)) != TERN_OK) goto out;
     spec.tokens = tokens.s;
@@ -185,5 +187,6 @@ out:
     tn_free(ctx, pre_name);
     tn_free(ctx, tmpl_text);
     tn_free(ctx, tool_text);
+    tn_free(ctx, rank_text);
     return st;
 }

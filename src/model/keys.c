@@ -105,7 +105,8 @@ static const struct {
     {NULL, "attention.causal", bidirectional, 1}, /* gguf_text looks at it */
     {NULL, "attention.causal", only, 1},
     {NULL, "pooling_type", NULL, 0},
-    {NULL, "dense_2_feat_in", NULL, 0}, /* their tensors tell */
+    {NULL, "classifier.output_labels", NULL, 0}, /* gguf_text looks at them */
+    {NULL, "dense_2_feat_in", NULL, 0},          /* their tensors tell */
     {NULL, "dense_2_feat_out", NULL, 0},
     {NULL, "dense_3_feat_in", NULL, 0},
     {NULL, "dense_3_feat_out", NULL, 0},

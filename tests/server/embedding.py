@@ -84,7 +84,7 @@ def vectors(name, pooling):
 
 def scores(name):
     s = Server("-c", "512", "--set", "scheme=float", model=os.path.join(CASES, name, "model.gguf"))
-    t = told(name)
+    t = [x for x in told(name) if x["question"] == told(name)[0]["question"]]
     ask = {"query": t[0]["question"], "documents": [x["text"] for x in t]}
     want = sorted(([x["vector"][0], i] for i, x in enumerate(t)), reverse=True)
     for path in ("/rerank", "/reranking", "/v1/rerank", "/v1/reranking"):
@@ -122,4 +122,5 @@ vectors("bert", "cls")
 vectors("nomic-bert", "mean")
 causal("qwen3-embedding")
 scores("bert-rank")
+scores("qwen3-rerank")
 scores("xlm-roberta-rank")
