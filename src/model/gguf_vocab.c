@@ -137,14 +137,12 @@ tern_status tn_gguf_tokenizer(tn_ctx *ctx, const tn_gguf *g, tn_tokenizer **out,
         goto out;
     tn_tokenizer_spec spec;
     const bool pieces = bpe && of_pieces(pre_name), ranked = gemma4 || pieces;
-    tn_tokenizer_spec_defaults(&spec,
-                               pieces      ? TN_TOK_BPE_SPM
-                               : bpe       ? TN_TOK_BPE_BYTES
-                               : wordpiece ? TN_TOK_WORDPIECE
-                               : unigram   ? TN_TOK_UNIGRAM
-                               : rwkv      ? TN_TOK_LONGEST
-                                           : TN_TOK_BPE_SPM,
-                               ranked ? NULL : pre_name);
+    const tn_tok_kind kind = bpe && !pieces ? TN_TOK_BPE_BYTES
+                             : wordpiece    ? TN_TOK_WORDPIECE
+                             : unigram      ? TN_TOK_UNIGRAM
+                             : rwkv         ? TN_TOK_LONGEST
+                                            : TN_TOK_BPE_SPM;
+    tn_tokenizer_spec_defaults(&spec, kind, ranked ? NULL : pre_name);
     if (pieces) spec.add_bos = spec.add_space_prefix = false; /* unless the file says so */
     spec.chat_template = tmpl_text;
     spec.tool_template = tool_text;
