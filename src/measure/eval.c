@@ -406,7 +406,10 @@ tern_status tn_eval(tern_engine *e, const tn_eval_options *o, tn_eval_result *ou
     *out = (tn_eval_result){0};
     bool is_ppl = !strcmp(o->task, "ppl");
     TN_FAIL_IF(!is_ppl && strcmp(o->task, "choice") && strcmp(o->task, "lambada") && strcmp(o->task, "exact"),
-               err, TERN_E_INVALID, "task '%s' is unknown; there are ppl, lambada, choice, exact", o->task);
+               err, TERN_E_INVALID,
+               "task '%s' is unknown; there are ppl, lambada, choice, exact, "
+               "mmlu, ruler, bfcl, ifeval",
+               o->task);
     TN_FAIL_IF(!is_ppl && (o->source || o->protocol), err, TERN_E_INVALID,
                "task %s scores answers: a protocol and a KL divergence belong to ppl", o->task);
     char *text = NULL;

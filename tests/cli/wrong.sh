@@ -23,6 +23,7 @@ refused "llama3.2|tern pull llama3.2|tern models" 1 "$tern" chat llama3.2
 refused "qwen3:0.6b|tern pull qwen3:0.6b" 2 "$tern" qwen3:0.6b "hi there"
 refused "opens no connection|tern pull" 1 "$tern" run https://example.com/m.gguf hi
 refused "no such file or folder|tern models" 1 "$tern" eval -m ./m.tern --task ppl --data "$tmp/m.gguf"
+refused "task 'arc' is unknown|choice|mmlu, ruler, bfcl, ifeval" 1 "$tern" eval -m "$tmp/m.gguf" --task arc --data "$tmp/m.gguf"
 mkdir -p "$tmp/models" && cp "$tmp/m.gguf" "$tmp/models/qwen2-small.gguf" && cp "$tmp/m.gguf" "$tmp/models/qwen2-large.gguf"
 TERN_MODELS=$tmp/models refused "a name like it: qwen2-large.gguf, qwen2-small.gguf" 1 "$tern" run Qwen/Qwen3-0.6B hi
 refused "did you mean tern chat?" 2 "$tern" chatt
