@@ -71,14 +71,18 @@ typedef struct tensor {
     const tn_tensor *from;
     tn_dtype dtype;
     uint64_t n_bytes;
-    uint8_t *data; /* NULL: as it was */
+    bool anew;     /* or as it was */
+    int32_t layer; /* after which all of it is there; -1: before the layers */
+    uint8_t *data; /* from its first rows until it is written */
 } tensor;
 
+/* Tensors are written in the source's order, as soon as they and all before them are there. */
 typedef struct writing {
     packer *p;
     tn_gguf *g;
+    tn_gguf_writer *to;
     tensor *tensors;
-    size_t n;
+    size_t n, n_written;
 } writing;
 
 /* ---- rounding ---------------------------------------------------------------------------------------- */
@@ -136,7 +140,9 @@ static tensor *tensor_of(const writing *w, int layer, tn_role role) {
 
 static tern_status round_role(const writing *w, int layer, tn_role role, int64_t n, const tn_factor *f) {
     tensor *to = tensor_of(w, layer, role);
-    if (!to || !to->data) return TERN_OK;
+    if (!to || !to->anew) return TERN_OK;
+    if (!to->data) to->data = tn_calloc(w->p->ctx, TN_MEM_OTHER, to->n_bytes, 1);
+    TN_FAIL_IF(!to->data, w->p->err, TERN_E_MEMORY, "no memory for the blocks of %s", to->from->name);
     job j = {.w = w, .f = f, .layer = layer, .role = role, .n = n, .to = to};
     tn_pool_for(w->p->pool, (int)((n + ROWS - 1) / ROWS), round_item, &j);
     if (!atomic_load(&j.failed)) return TERN_OK;
@@ -190,9 +196,33 @@ static tern_status round_layer(const writing *w, tn_corpus *corpus, int layer) {
     return st;
 }
 
-static tern_status round_all(const writing *w, const tn_calib_text *text, int32_t window) {
+/* Writes what is there after a layer. */
+static tern_status write_tensors(writing *w, int32_t layer) {
+    for (; w->n_written < w->n; w->n_written++) {
+        tensor *t = &w->tensors[w->n_written];
+        if (t->anew && t->layer > layer) return TERN_OK;
+        tn_stage_enter(&w->p->clock, TN_STAGE_WRITE);
+        TN_TRY(tn_gguf_write(w->to, t->anew ? t->data : t->from->data, t->n_bytes, w->p->err));
+        tn_free(w->p->ctx, t->data);
+        t->data = NULL;
+    }
+    return TERN_OK;
+}
+
+/* The embedding and the output layer, whose rows nothing is known of. */
+static tern_status round_words(writing *w) {
+    const tn_hparams *h = &w->p->m->h;
+    const tn_factor none = {.ctx = w->p->ctx, .k = h->n_embd};
+    tn_stage_enter(&w->p->clock, TN_STAGE_ROUND);
+    TN_TRY(round_role(w, -1, TN_W_EMBD, h->n_vocab, &none));
+    return h->tied ? TERN_OK : round_role(w, -1, TN_W_OUT, h->n_vocab, &none);
+}
+
+static tern_status round_all(writing *w, const tn_calib_text *text, int32_t window) {
     packer *p = w->p;
     const tn_hparams *h = &p->m->h;
+    TN_TRY(round_words(w));
+    TN_TRY(write_tensors(w, -1));
     tn_corpus corpus = {.kern = &p->kern,
                         .pool = p->pool,
                         .src = p->src,
@@ -203,29 +233,27 @@ static tern_status round_all(const writing *w, const tn_calib_text *text, int32_
     tern_status st = tn_corpus_open(&corpus, p->err);
     for (int i = 0; i < h->n_layers && st == TERN_OK; i++) {
         st = round_layer(w, &corpus, i);
+        if (st == TERN_OK) st = write_tensors(w, i);
         if (st == TERN_OK && !tn_progress(p->ctx, "calibrate", (i + 1.0) / h->n_layers))
             st = tn_fail(p->err, TERN_E_CANCELLED, "calibration was cancelled");
     }
     tn_corpus_close(&corpus);
-    const tn_factor none = {.ctx = p->ctx, .k = h->n_embd};
-    if (st == TERN_OK) st = round_role(w, -1, TN_W_EMBD, h->n_vocab, &none);
-    if (st == TERN_OK && !h->tied) st = round_role(w, -1, TN_W_OUT, h->n_vocab, &none);
     return st;
 }
 
 /* ---- the file ---------------------------------------------------------------------------------------- */
 
 /* A matrix that is written anew as dtype, or as what takes its place for such rows. */
-static tern_status anew(writing *w, int layer, tn_role role, int64_t k, tn_dtype dtype) {
+static void anew(writing *w, int layer, tn_role role, int64_t k, tn_dtype dtype) {
     tensor *t = tensor_of(w, layer, role);
-    if (!t || t->data || k % 32) return TERN_OK;
+    if (!t || k % 32) return;
+    t->layer = layer; /* the last of its roles counts */
+    if (t->anew) return;
+    t->anew = true;
     t->dtype = dtype = type_of_width(dtype, k);
     t->n_bytes = t->from->size_bytes / (uint64_t)tn_dtype_block_bytes(t->from->dtype) *
                  (uint64_t)tn_dtype_block(t->from->dtype) / (uint64_t)tn_dtype_block(dtype) *
                  (uint64_t)tn_dtype_block_bytes(dtype);
-    t->data = tn_calloc(w->p->ctx, TN_MEM_OTHER, t->n_bytes, 1);
-    TN_FAIL_IF(!t->data, w->p->err, TERN_E_MEMORY, "no memory for the blocks of %s", t->from->name);
-    return TERN_OK;
 }
 
 static tern_status plan(writing *w) {
@@ -239,8 +267,8 @@ static tern_status plan(writing *w) {
         const tn_tensor *t = tn_gguf_tensor_at(w->g, i);
         w->tensors[i] = (tensor){.from = t, .dtype = t->dtype, .n_bytes = t->size_bytes};
     }
-    TN_TRY(anew(w, -1, TN_W_EMBD, p->m->h.n_embd, p->m->h.tied ? f->output : f->most));
-    if (!p->m->h.tied) TN_TRY(anew(w, -1, TN_W_OUT, p->m->h.n_embd, f->output));
+    anew(w, -1, TN_W_EMBD, p->m->h.n_embd, p->m->h.tied ? f->output : f->most);
+    if (!p->m->h.tied) anew(w, -1, TN_W_OUT, p->m->h.n_embd, f->output);
     for (int layer = 0; layer < prog->n_layers; layer++) {
         int32_t first, n = tn_program_layer_sites(prog, layer, &first);
         for (int32_t i = first; i < first + n; i++) {
@@ -248,18 +276,19 @@ static tern_status plan(writing *w) {
             for (int32_t op = 0; op < ops->n_ops; op++) {
                 const tensor *t = tensor_of(w, layer, ops->roles[op]);
                 if (!t) continue;
-                TN_TRY(anew(w, layer, ops->roles[op], ops->k,
-                            type_in_layer(f, t->from->name, layer, prog->n_layers)));
+                anew(w, layer, ops->roles[op], ops->k,
+                     type_in_layer(f, t->from->name, layer, prog->n_layers));
             }
         }
     }
     return TERN_OK;
 }
 
-static tern_status write_file(const writing *w, const char *out) {
+/* All in front of the tensors' bytes. */
+static tern_status begin_file(writing *w, const char *out) {
     packer *p = w->p;
-    tn_gguf_writer *to;
-    TN_TRY(tn_gguf_create_new(p->ctx, out, &to, p->err));
+    TN_TRY(tn_gguf_create_new(p->ctx, out, &w->to, p->err));
+    tn_gguf_writer *to = w->to;
     static const char *const changed[] = {"general.file_type",
                                           "general.quantization_version",
                                           "general.alignment",
@@ -274,19 +303,12 @@ static tern_status write_file(const writing *w, const char *out) {
     for (size_t i = 0; i < w->n; i++) {
         const tensor *t = &w->tensors[i];
         tn_gguf_add_tensor(to, t->from->name, t->dtype, t->from->n_dims, t->from->dims);
-        if (!t->data) continue;
+        if (!t->anew) continue;
         bits += 8 * t->n_bytes;
         values += t->n_bytes / (uint64_t)tn_dtype_block_bytes(t->dtype) * (uint64_t)tn_dtype_block(t->dtype);
     }
     p->report->bits = values ? (double)bits / (double)values : 0;
-    tern_status st = tn_gguf_begin_data(to, p->err);
-    for (size_t i = 0; i < w->n && st == TERN_OK; i++) {
-        const tensor *t = &w->tensors[i];
-        st = tn_gguf_write(to, t->data ? t->data : t->from->data, t->n_bytes, p->err);
-    }
-    if (st == TERN_OK) st = tn_gguf_finish(&to, p->err);
-    tn_gguf_abort(&to);
-    return st;
+    return tn_gguf_begin_data(to, p->err);
 }
 
 tern_status tn_pack_to_gguf(packer *p, const tn_calib_text *text, int32_t window, const char *out) {
@@ -298,9 +320,11 @@ tern_status tn_pack_to_gguf(packer *p, const tn_calib_text *text, int32_t window
                p->source_path);
     TN_TRY(tn_gguf_open(p->ctx, p->source_path, &w.g, p->err));
     tern_status st = plan(&w);
+    if (st == TERN_OK) st = begin_file(&w, out);
     if (st == TERN_OK) st = round_all(&w, text, window);
     tn_stage_enter(&p->clock, TN_STAGE_WRITE);
-    if (st == TERN_OK) st = write_file(&w, out);
+    if (st == TERN_OK) st = tn_gguf_finish(&w.to, p->err);
+    tn_gguf_abort(&w.to);
     for (size_t i = 0; w.tensors && i < w.n; i++) tn_free(p->ctx, w.tensors[i].data);
     tn_free(p->ctx, w.tensors);
     tn_gguf_close(&w.g);
