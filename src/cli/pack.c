@@ -175,7 +175,7 @@ static int run_pack(const char *src, const char *out, const char *scheme, const 
                 "tern: --compress: nothing became smaller: scheme %s stores whole bytes, or the weights are "
                 "experts, which are read one by one\n",
                 scheme);
-    if (o->gguf_type != TN_F32) return report_gguf(out, &r, json);
+    if (o->gguf_form) return report_gguf(out, &r, json);
     return report(out, scheme, &r, json);
 }
 
@@ -185,13 +185,15 @@ static bool names_other_format(const char *out) {
 }
 
 /* Returns -1 to go on or an exit status. */
-static int check_names(const command *c, const char *src, const char *out, const char *type) {
+static int check_names(const command *c, const char *src, const char *out, const char *type,
+                       const tn_gguf_form **form) {
     if (!src) return cli_usage_error(c, "SRC is required");
     if (!out) return cli_usage_error(c, "-o OUT.tern is required");
     const char *ending = strrchr(out, '.');
     if (type && (!ending || strcmp(ending, ".gguf")))
         return cli_usage_error(c, "--type is for GGUF files: give the output a name that ends in .gguf");
-    if (type && strcmp(type, "q4_0")) return cli_usage_error(c, "type '%s' is unknown; there is q4_0", type);
+    if (type && !(*form = tn_gguf_form_named(type)))
+        return cli_usage_error(c, "type '%s' is unknown; there are " TN_GGUF_FORMS, type);
     if (!type && names_other_format(out))
         return cli_usage_error(c,
                                "-o %s: a package is not a GGUF file; give it a name that ends in .tern, or "
@@ -217,7 +219,7 @@ static int32_t width_of(const char *src) {
 /* The encoder of pictures beside the model goes into the package, unless another one or none was asked for. */
 static int with_encoder(const char *src, const char *out, const char *scheme, tn_pack_options *o, bool json) {
     tern_error err = {0};
-    char *found = !o->mmproj && o->gguf_type == TN_F32 ? tn_sight_find(src, width_of(src), &err) : NULL;
+    char *found = !o->mmproj && !o->gguf_form ? tn_sight_find(src, width_of(src), &err) : NULL;
     if (err.code == TERN_E_MEMORY) return cli_failed(&err);
     if (err.code == TERN_E_INVALID)
         fprintf(stderr, "tern: the package gets no encoder of pictures: %s\n", cli_shown(err.message));
@@ -239,8 +241,8 @@ int cmd_pack(int argc, char **argv) {
     const arg_spec specs[] = {
         {"output", 'o', "OUT.tern", ARG_STR, &out, 0, 0, "the package to write"},
         {"type", 0, "TYPE", ARG_STR, &type, 0, 0,
-         "write a GGUF file instead (SRC must be one): q4_0, with rounding optimised on the calibration "
-         "text"},
+         "write a GGUF file instead (SRC must be one), with rounding optimised on the calibration "
+         "text: " TN_GGUF_FORMS},
         {"scheme", 0, "NAME", ARG_STR, &scheme, 0, 0,
          "gram (default), edgeflow, llm-npu, naive-w8a8, smoothquant"},
         {"bits", 'b', "B", ARG_FLOAT, &bits, 1, 8,
@@ -304,8 +306,8 @@ int cmd_pack(int argc, char **argv) {
     int rc = cli_args_parse(&c, argc, argv, words);
     if (rc >= 0) return rc;
     if (words[0] && (rc = cli_model_word(&words[0], path)) >= 0) return rc;
-    o.bits = (double)bits, o.quality = (double)quality / 100, o.gguf_type = type ? TN_Q4_0 : TN_F32;
-    rc = check_names(&c, words[0], out, type);
+    o.bits = (double)bits, o.quality = (double)quality / 100;
+    rc = check_names(&c, words[0], out, type, &o.gguf_form);
     if (rc < 0) rc = choose(&c, scheme, outliers, allocation, scope, &o);
     return rc >= 0 ? rc : with_encoder(words[0], out, scheme, &o, json);
 }

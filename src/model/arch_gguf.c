@@ -9,6 +9,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 typedef struct keys {
     const tn_gguf *g;
@@ -187,7 +188,13 @@ static tern_status gguf_windows(keys *k, const tn_arch *a, tn_hparams *h) {
         h->window = int_key(k, "attention.sliding_window", false, 0);
         return k->st;
     }
-    if (!a->window) return TERN_OK;
+    if (!a->window) { /* one that no text outgrows changes nothing */
+        const int32_t window = int_key(k, "attention.sliding_window", false, 0);
+        TN_FAIL_IF(k->st == TERN_OK && window > 0 && window < h->ctx_train, k->err, TERN_E_UNSUPPORTED,
+                   "%s: metadata key '%s' is %d, which is not supported for architecture %s",
+                   tn_gguf_path(k->g), key_of(k, "attention.sliding_window", buf), window, a->name);
+        return k->st;
+    }
     if (a->chunked) { /* files leave it out, and mean the published size; 0 is of models without experts */
         h->window = int_key(k, "attention.sliding_window", false, 8192);
         h->temp_scale = (float)num_key(k, "attention.temperature_scale", (double)h->temp_scale);
@@ -506,6 +513,25 @@ static int32_t rows_of(const keys *k, const char *tensor) {
 }
 
 /* How it comes of the rows, and what it goes through; and what begins the rows of an encoder. */
+/* What scores are of. Of several, a model that also writes says the share of the first: it must be that of a yes. */
+static tern_status gguf_labels(keys *k, const tn_arch *a, const tn_hparams *h) {
+    char buf[128];
+    const char *word;
+    size_t n;
+    if (!tn_gguf_has(k->g, key_of(k, "classifier.output_labels", buf))) return TERN_OK;
+    const int64_t n_labels = tn_gguf_arr_n(k->g, buf);
+    TN_FAIL_IF(!tn_gguf_arr_str(k->g, buf, 0, &word, &n), k->err, TERN_E_FORMAT,
+               "%s: metadata key '%s' is no list of words", tn_gguf_path(k->g), buf);
+    TN_FAIL_IF(h->n_scores && n_labels != h->n_scores, k->err, TERN_E_FORMAT,
+               "%s: metadata key '%s' has %" PRId64 " words for %d scores", tn_gguf_path(k->g), buf, n_labels,
+               h->n_scores);
+    TN_FAIL_IF(!a->bidirectional && n_labels > 1 && (n != 3 || strncasecmp(word, "yes", 3)), k->err,
+               TERN_E_UNSUPPORTED,
+               "%s: metadata key '%s' begins with '%.*s', which is not supported: scores are of a yes",
+               tn_gguf_path(k->g), buf, (int)(n < 40 ? n : 40), word);
+    return TERN_OK;
+}
+
 static tern_status gguf_text(keys *k, const tn_arch *a, tn_hparams *h) {
     char buf[128];
     bool causal = false;
@@ -522,7 +548,7 @@ static tern_status gguf_text(keys *k, const tn_arch *a, tn_hparams *h) {
     h->n_between = rows_of(k, "dense_2.weight");
     h->score_layer = rows_of(k, "cls.weight");
     h->n_scores = rows_of(k, "cls.output.weight");
-    return TERN_OK;
+    return gguf_labels(k, a, h);
 }
 
 /* ---- latent attention ------------------------------------------------------------------------------- */

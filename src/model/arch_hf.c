@@ -588,11 +588,39 @@ static tern_status check_rope(const tn_config *c, const tn_arch *a, const json_t
     return check_object(c, a, rope, "rope.");
 }
 
+/* A value of another type would be read as if the key were not there. */
+static tern_status check_types(const tn_config *c) {
+    static const char *const words[] = {"hidden_act", "hidden_activation", "activation_function"},
+                             *const flags[] = {"tie_word_embeddings",      "tie_embedding",
+                                               "use_sliding_window",       "attention_k_eq_v",
+                                               "use_double_wide_mlp",      "use_expert_bias",
+                                               "norm_topk_prob",           "use_qk_norm",
+                                               "use_parallel_residual",    "conv_bias",
+                                               "block_auto_adjust_ff_dim", "mamba_proj_bias",
+                                               "mamba_conv_bias",          "mamba_rms_norm"};
+    const json_t *v;
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        v = json_object_get(c->o, words[i]);
+        TN_FAIL_IF(v && !json_is_null(v) && !json_is_string(v), c->err, TERN_E_FORMAT, "%s: '%s' is no word",
+                   c->file, words[i]);
+    }
+    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
+        v = json_object_get(c->o, flags[i]);
+        TN_FAIL_IF(v && !json_is_null(v) && !json_is_boolean(v), c->err, TERN_E_FORMAT,
+                   "%s: '%s' is neither true nor false", c->file, flags[i]);
+    }
+    v = json_object_get(c->o, "layer_types");
+    TN_FAIL_IF(v && !json_is_null(v) && !json_is_array(v), c->err, TERN_E_FORMAT,
+               "%s: 'layer_types' is no list", c->file);
+    return TERN_OK;
+}
+
 static tern_status check_keys(const tn_config *c, const tn_arch *a) {
     static const char *const objects[] = {"rope_parameters", "rope_scaling"}, *const kinds[] = {
                                                                                   "full_attention",
                                                                                   "sliding_attention"};
     TN_TRY(check_object(c, a, c->o, ""));
+    TN_TRY(check_types(c));
     for (int i = 0; i < 2; i++) {
         TN_TRY(check_rope(c, a, c->o, objects[i]));
         for (int k = 0; k < 2; k++) TN_TRY(check_rope(c, a, json_object_get(c->o, objects[i]), kinds[k]));

@@ -101,6 +101,14 @@ static tern_status read_text(tn_ctx *ctx, const tn_gguf *g, const char *key, cha
     return TERN_OK;
 }
 
+/* Pre-tokenisations of files that say gpt2, and have SentencePiece's tokens by ranked merges all the same. */
+static bool of_pieces(const char *pre) {
+    static const char *const all[] = {"gemma4", "granite-embed-multi-311m", "sarvam-moe"};
+    for (size_t i = 0; pre && i < sizeof all / sizeof *all; i++)
+        if (!strcmp(pre, all[i])) return true;
+    return false;
+}
+
 tern_status tn_gguf_tokenizer(tn_ctx *ctx, const tn_gguf *g, tn_tokenizer **out, tern_error *err) {
     *out = NULL;
     const char *model;
@@ -116,7 +124,7 @@ tern_status tn_gguf_tokenizer(tn_ctx *ctx, const tn_gguf *g, tn_tokenizer **out,
                "%s: tokenizer model '%.*s' is not supported (llama, gpt2, gemma4, bert, t5 and rwkv are)",
                tn_gguf_path(g), (int)(n_model < 40 ? n_model : 40), model);
 
-    char *pre_name = NULL, *tmpl_text = NULL, *tool_text = NULL;
+    char *pre_name = NULL, *tmpl_text = NULL, *tool_text = NULL, *rank_text = NULL;
     strings tokens = {0}, merges = {0};
     float *scores = NULL;
     uint8_t *types = NULL, *charsmap = NULL;
@@ -124,18 +132,21 @@ tern_status tn_gguf_tokenizer(tn_ctx *ctx, const tn_gguf *g, tn_tokenizer **out,
     tern_status st = TERN_OK;
     if ((st = read_text(ctx, g, "tokenizer.ggml.pre", &pre_name, err)) != TERN_OK ||
         (st = read_text(ctx, g, "tokenizer.chat_template", &tmpl_text, err)) != TERN_OK ||
-        (st = read_text(ctx, g, "tokenizer.chat_template.tool_use", &tool_text, err)) != TERN_OK)
+        (st = read_text(ctx, g, "tokenizer.chat_template.tool_use", &tool_text, err)) != TERN_OK ||
+        (st = read_text(ctx, g, "tokenizer.chat_template.rerank", &rank_text, err)) != TERN_OK)
         goto out;
     tn_tokenizer_spec spec;
-    tn_tokenizer_spec_defaults(&spec,
-                               bpe         ? TN_TOK_BPE_BYTES
-                               : wordpiece ? TN_TOK_WORDPIECE
-                               : unigram   ? TN_TOK_UNIGRAM
-                               : rwkv      ? TN_TOK_LONGEST
-                                           : TN_TOK_BPE_SPM,
-                               gemma4 ? NULL : pre_name);
+    const bool pieces = bpe && of_pieces(pre_name), ranked = gemma4 || pieces;
+    const tn_tok_kind kind = bpe && !pieces ? TN_TOK_BPE_BYTES
+                             : wordpiece    ? TN_TOK_WORDPIECE
+                             : unigram      ? TN_TOK_UNIGRAM
+                             : rwkv         ? TN_TOK_LONGEST
+                                            : TN_TOK_BPE_SPM;
+    tn_tokenizer_spec_defaults(&spec, kind, ranked ? NULL : pre_name);
+    if (pieces) spec.add_bos = spec.add_space_prefix = false; /* unless the file says so */
     spec.chat_template = tmpl_text;
     spec.tool_template = tool_text;
+    spec.rerank_template = rank_text;
     spec.n_vocab = n_vocab;
     if ((st = read_strings(ctx, g, "tokenizer.ggml.tokens", &tokens, err)) != TERN_OK) goto out;
     spec.tokens = tokens.s;
@@ -146,7 +157,7 @@ tern_status tn_gguf_tokenizer(tn_ctx *ctx, const tn_gguf *g, tn_tokenizer **out,
     spec.charsmap = charsmap;
     if ((st = read_types(ctx, g, n_vocab, &types, err)) != TERN_OK) goto out;
     spec.types = types;
-    if (gemma4 && tn_gguf_arr_n(g, "tokenizer.ggml.merges") < 1) {
+    if (ranked && tn_gguf_arr_n(g, "tokenizer.ggml.merges") < 1) {
         st = tn_fail(err, TERN_E_FORMAT, "%s: 'tokenizer.ggml.merges' is missing", tn_gguf_path(g));
         goto out;
     }
@@ -174,5 +185,6 @@ out:
     tn_free(ctx, pre_name);
     tn_free(ctx, tmpl_text);
     tn_free(ctx, tool_text);
+    tn_free(ctx, rank_text);
     return st;
 }

@@ -6,6 +6,7 @@ typedef bool trait(const tn_arch *a);
 static bool nobody(const tn_arch *a) { return !a; }
 static bool only(const tn_arch *a) { return !a; } /* nobody reads it, and not even 0 is neutral */
 static bool bidirectional(const tn_arch *a) { return a->bidirectional; }
+static bool causal(const tn_arch *a) { return !a->bidirectional; }
 static bool positions(const tn_arch *a) { return a->positions; }
 static bool granite(const tn_arch *a) { return a->scales == TN_SCALES_GRANITE; }
 static bool minicpm(const tn_arch *a) { return a->scales == TN_SCALES_MINICPM; }
@@ -104,7 +105,8 @@ static const struct {
     {NULL, "attention.causal", bidirectional, 1}, /* gguf_text looks at it */
     {NULL, "attention.causal", only, 1},
     {NULL, "pooling_type", NULL, 0},
-    {NULL, "dense_2_feat_in", NULL, 0}, /* their tensors tell */
+    {NULL, "classifier.output_labels", NULL, 0}, /* gguf_text looks at them */
+    {NULL, "dense_2_feat_in", NULL, 0},          /* their tensors tell */
     {NULL, "dense_2_feat_out", NULL, 0},
     {NULL, "dense_3_feat_in", NULL, 0},
     {NULL, "dense_3_feat_out", NULL, 0},
@@ -133,6 +135,7 @@ static const struct {
     {"use_mtp", NULL, minimax, 0},
     {"use_cla", NULL, nobody, 0},
     {"use_bidirectional_attention", NULL, bidirectional, 0},
+    {"is_decoder", NULL, causal, 0}, /* BERT's layers then look back alone */
     {"use_rotary_pos_emb", NULL, only, 1},
     {"use_pos_enc", NULL, only, 1},
     {"full_attn_mod", NULL, only, 1}, /* Phi-4-mini says these two, and its code reads neither */
@@ -386,7 +389,6 @@ static const char *const idle_hf[] = {"architectures",
                                       "id2label",
                                       "label2id",
                                       "chunk_size_feed_forward",
-                                      "is_decoder",
                                       "torchscript",
                                       "use_bfloat16",
                                       "unsloth_version",

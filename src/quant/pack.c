@@ -107,9 +107,9 @@ static tern_status target(const char *src, const char *out, bool gguf, tern_erro
 
 static tern_status check_options(const tn_pack_options *o, tern_error *err) {
     TN_FAIL_IF(
-        o->gguf_type != TN_F32 && (o->scheme != TN_SCHEME_GRAM || o->bits != 0 || o->quality > 0 ||
-                                   o->allocation || o->bits_of_model || o->compress || o->output_int8 ||
-                                   o->head_importance || o->outliers != TN_OUTLIERS_AUTO),
+        o->gguf_form && (o->scheme != TN_SCHEME_GRAM || o->bits != 0 || o->quality > 0 || o->allocation ||
+                         o->bits_of_model || o->compress || o->output_int8 || o->head_importance ||
+                         o->outliers != TN_OUTLIERS_AUTO),
         err, TERN_E_INVALID,
         "a GGUF file is of one type: what chooses a package's scheme, bits and outputs does not go with it");
     TN_FAIL_IF(!(o->prune_percent >= 0 && o->prune_percent <= 100), err, TERN_E_INVALID,
@@ -282,13 +282,13 @@ tern_status tn_pack(tn_ctx *ctx, const char *src, const char *out, const tn_pack
     TN_TRY(check_options(opt, err));
     packer p = {.ctx = ctx, .o = opt, .report = report, .err = err, .partial.fd = -1, .source_path = src};
     TN_TRY(settle(&p, err));
-    TN_TRY(target(src, out, opt->gguf_type != TN_F32, err)); /* now, not after the calibration */
+    TN_TRY(target(src, out, opt->gguf_form, err)); /* now, not after the calibration */
     tn_kernels_init(&p.kern, tn_cpu_flags(NULL));
     tn_stage_enter(&p.clock, TN_STAGE_OPEN);
     tern_status st = tn_pool_open(ctx, opt->n_threads ? opt->n_threads : tn_cpu_count(), &p.pool, err);
     if (st == TERN_OK) st = open_model(&p, src, err);
     if (st == TERN_OK) report->source_bits = tn_source_bits(p.src);
-    if (st == TERN_OK && opt->gguf_type != TN_F32) {
+    if (st == TERN_OK && opt->gguf_form) {
         st = write_gguf(&p, out, err);
     } else {
         if (st == TERN_OK) st = check_encoder(&p, err);

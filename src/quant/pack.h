@@ -50,6 +50,11 @@ const char *tn_words_name(tn_words k); /* "the model's own text", ... */
 
 bool tn_allocation_parse(const char *name, tn_allocation *out); /* "re", "uniform", "cmpq", "loss" */
 
+/* Types of a GGUF file that is written (quant/to_gguf.c). */
+typedef struct tn_gguf_form tn_gguf_form;
+#define TN_GGUF_FORMS "q4_0, q4_k_s, q4_k_m, q5_k_s, q5_k_m, q6_k, iq4_xs, iq4_nl"
+const tn_gguf_form *tn_gguf_form_named(const char *name); /* in either case; NULL: there is none */
+
 typedef struct tn_pack_options {
     tn_scheme scheme;
     const char *calib_path; /* text; NULL: a small built-in one */
@@ -88,10 +93,10 @@ typedef struct tn_pack_options {
     bool compress;            /* weights below 8 bits are entropy-coded in the file (default: false) ... */
     float compress_rate; /* ... gram: how much their entropy counts when scales are chosen, 0..4 (default 1;
                             0: the same codes as without) */
-    tn_dtype gguf_type;  /* not a package but a GGUF file of this type, from another: Q4_0 (default: F32, a
-                            package) */
-    const char *mmproj;  /* an encoder of pictures that becomes part of the package; NULL (default): none */
-    float output_beta; /* ... after their channels are divided by their largest magnitude to this power, 0..1
+    const tn_gguf_form
+        *gguf_form;     /* not a package but a GGUF file, from another (default: NULL, a package) */
+    const char *mmproj; /* an encoder of pictures that becomes part of the package; NULL (default): none */
+    float output_beta;  /* ... after their channels are divided by their largest magnitude to this power, 0..1
                         (default 1) */
 } tn_pack_options;
 

@@ -1,71 +1,29 @@
 #include "quant/round_blocks.h"
 
-#include "base/half.h"
-
 #include <assert.h>
-#include <math.h>
 #include <string.h>
 
-enum { ROWS = 16, PANEL = 32, BLOCK = TN_ROUND_BLOCK, BLOCK_BYTES = 18 };
+enum { ROWS = 16, PANEL = 32, GROUP_FLOATS = sizeof(tn_block_group) / sizeof(float) };
 
-/* To the nearest code at a scale whose inverse is known. */
-static inline float code_of(float x, float inv) {
-    float u = (x * inv + 12582912.0f) - 12582912.0f; /* nearest, for |x * inv| < 2^22 */
-    return u < -8 ? -8 : u > 7 ? 7 : u;
-}
-
-/* The weighted error of a block at a scale, and the best scale for its codes. */
-static float block_error(const float *w, const float *weight, float scale, float *fitted) {
-    float inv = 1 / scale, error = 0, wq = 0, qq = 0;
-    for (int i = 0; i < BLOCK; i++) {
-        float q = code_of(w[i], inv), d = w[i] - q * scale;
-        error += weight[i] * d * d;
-        wq += weight[i] * w[i] * q;
-        qq += weight[i] * q * q;
-    }
-    *fitted = qq > 0 ? wq / qq : scale;
-    return error;
-}
-
-static float as_half(float x) { return tn_f16_f32(tn_f32_f16(x)); }
-
-/* The scale of a block, an f16: codes reach from -8 to 7, so either end may represent the largest weight. */
-static float block_scale(const float *w, const float *weight) {
-    enum { STEPS = 16 };
-    float far = 0, best = 0, least = INFINITY;
-    for (int i = 0; i < BLOCK; i++) far = fabsf(w[i]) > fabsf(far) ? w[i] : far;
-    if (!(fabsf(far) > 0)) return 0;
-    for (int i = 0; i < 2 * STEPS; i++) {
-        float code = i < STEPS ? -8.8f + 0.2f * (float)i : 7.6f - 0.2f * (float)(i - STEPS), fitted;
-        float scale = as_half(far / code);
-        for (int again = 0; again < 2 && scale != 0; again++) {
-            float error = block_error(w, weight, scale, &fitted);
-            if (error < least) least = error, best = scale;
-            scale = as_half(fitted);
-        }
-    }
-    return best;
-}
-
-size_t tn_round_q4_0_scratch(const tn_factor *f) {
+size_t tn_round_blocks_scratch(const tn_factor *f) {
     size_t widest = 0, k = (size_t)f->k;
     for (int32_t i = 0; i < f->n_blocks; i++)
         widest = (size_t)f->blocks[i].k > widest ? (size_t)f->blocks[i].k : widest;
-    return k + ROWS * (k / BLOCK + k + widest + PANEL);
+    return k + ROWS * (k / TN_BLOCK_GROUP_MIN * GROUP_FLOATS + k + widest + PANEL);
 }
 
 /* Places of a panel while up to 16 rows are rounded; a row's lane. */
 typedef struct lanes {
-    float own[PANEL][ROWS], target[PANEL][ROWS], scale[PANEL][ROWS], inv[PANEL][ROWS], e[PANEL][ROWS],
-        code[PANEL][ROWS];
+    float own[PANEL][ROWS], target[PANEL][ROWS], scale[PANEL][ROWS], inv[PANEL][ROWS], offset[PANEL][ROWS],
+        e[PANEL][ROWS], code[PANEL][ROWS];
 } lanes;
 
-static void round_lanes(lanes *l, const float *factor, int32_t n) {
+static void round_lanes(lanes *l, const tn_block_form *form, const float *factor, int32_t n) {
     for (int32_t j = n - 1; j >= 0; j--) {
         for (int r = 0; r < ROWS; r++) {
-            float q = code_of(l->target[j][r], l->inv[j][r]);
+            float q = tn_block_code(form, l->target[j][r] - l->offset[j][r], l->inv[j][r]);
             l->code[j][r] = q;
-            l->e[j][r] = l->own[j][r] - q * l->scale[j][r];
+            l->e[j][r] = l->own[j][r] - (q * l->scale[j][r] + l->offset[j][r]);
         }
         for (int32_t i = 0; i < j; i++)
             for (int r = 0; r < ROWS; r++) l->target[i][r] += factor[j * PANEL + i] * l->e[j][r];
@@ -73,9 +31,11 @@ static void round_lanes(lanes *l, const float *factor, int32_t n) {
 }
 
 typedef struct rows {
-    const float *w, *scale; /* [n][k], [n][k / 32] */
-    float *codes;           /* [n][k] */
-    float *errors, *tmp;    /* [n][of the factor's block], [n][32] */
+    const tn_block_form *form;
+    const float *w;               /* [n][k] */
+    const tn_block_group *groups; /* [n][k / n_group] */
+    float *codes;                 /* [n][k] */
+    float *errors, *tmp;          /* [n][of the factor's block], [n][32] */
     int32_t n;
     size_t k;
 } rows;
@@ -95,14 +55,16 @@ static void round_block(const tn_factor_block *b, const tn_kernels *kern, const 
         for (int32_t r = 0; r < at->n; r++) {
             for (int32_t j = 0; j < n; j++) {
                 const size_t c = (size_t)b->first + (size_t)b->order[place + j];
-                const float s = at->scale[(size_t)r * (at->k / BLOCK) + c / BLOCK];
+                const size_t of = (size_t)at->form->n_group;
+                const tn_block_group g = at->groups[(size_t)r * (at->k / of) + c / of];
                 l.own[j][r] = at->w[(size_t)r * at->k + c];
                 l.target[j][r] = l.own[j][r] + at->tmp[(size_t)r * PANEL + (size_t)j];
-                l.scale[j][r] = s;
-                l.inv[j][r] = s != 0 ? 1 / s : 0;
+                l.scale[j][r] = g.scale;
+                l.inv[j][r] = g.scale != 0 ? 1 / g.scale : 0;
+                l.offset[j][r] = g.offset;
             }
         }
-        round_lanes(&l, panel + (size_t)place * PANEL, n);
+        round_lanes(&l, at->form, panel + (size_t)place * PANEL, n);
         for (int32_t r = 0; r < at->n; r++) {
             for (int32_t j = 0; j < n; j++) {
                 at->errors[(size_t)r * k + (size_t)(place + j)] = l.e[j][r];
@@ -112,39 +74,44 @@ static void round_block(const tn_factor_block *b, const tn_kernels *kern, const 
     }
 }
 
-static void put_block(const float *codes, float scale, uint8_t *out) {
-    const uint16_t half = tn_f32_f16(scale);
-    memcpy(out, &half, sizeof half);
-    for (int i = 0; i < BLOCK / 2; i++)
-        out[2 + i] = (uint8_t)((int)(codes[i] + 8) | (int)(codes[i + BLOCK / 2] + 8) << 4);
+/* Scales of a row, and its codes, each weight by itself. */
+static void plain_row(const tn_block_form *form, const float *w, const float *weight, size_t k,
+                      tn_block_group *groups, float *codes, uint8_t *out) {
+    const size_t n = (size_t)form->n, of = (size_t)form->n_group;
+    for (size_t i = 0; i < k / n; i++)
+        tn_block_scales(form, w + i * n, weight + i * n, groups + i * (n / of),
+                        out + i * (size_t)form->n_bytes);
+    for (size_t i = 0; i < k; i++) {
+        const tn_block_group g = groups[i / of];
+        codes[i] = tn_block_code(form, w[i] - g.offset, g.scale != 0 ? 1 / g.scale : 0);
+    }
 }
 
-void tn_round_q4_0(const tn_factor *f, const tn_kernels *kern, const float *w, int32_t n_rows, uint8_t *out,
-                   float *scratch) {
-    assert(n_rows <= ROWS && f->k % BLOCK == 0);
-    const size_t k = (size_t)f->k, n_blocks = k / BLOCK;
-    float *weight = scratch, *scale = weight + k, *codes = scale + ROWS * n_blocks;
+void tn_round_blocks(const tn_factor *f, const tn_kernels *kern, const tn_block_form *form, const float *w,
+                     int32_t n_rows, uint8_t *out, float *scratch) {
+    assert(n_rows <= ROWS && f->k % form->n == 0);
+    const size_t k = (size_t)f->k, n_groups = k / (size_t)form->n_group, n_blocks = k / (size_t)form->n,
+                 row_bytes = n_blocks * (size_t)form->n_bytes;
+    float *weight = scratch, *codes = weight + k + ROWS * n_groups * GROUP_FLOATS;
+    tn_block_group *groups = (tn_block_group *)(weight + k);
     for (size_t i = 0; i < k; i++) weight[i] = 1;
     for (int32_t i = 0; i < f->n_blocks; i++) {
         const tn_factor_block *b = &f->blocks[i];
         for (int32_t j = 0; j < b->k; j++) weight[b->first + b->order[j]] = b->weight[j];
     }
-    for (size_t r = 0; r < (size_t)n_rows; r++) {
-        for (size_t i = 0; i < n_blocks; i++) {
-            const float *v = w + r * k + i * BLOCK;
-            const float s = scale[r * n_blocks + i] = block_scale(v, weight + i * BLOCK);
-            for (size_t j = 0; j < BLOCK; j++)
-                codes[r * k + i * BLOCK + j] = s != 0 ? code_of(v[j], 1 / s) : 0;
-        }
-    }
-    const rows at = {.w = w,
-                     .scale = scale,
+    for (size_t r = 0; r < (size_t)n_rows; r++)
+        plain_row(form, w + r * k, weight, k, groups + r * n_groups, codes + r * k, out + r * row_bytes);
+    const rows at = {.form = form,
+                     .w = w,
+                     .groups = groups,
                      .codes = codes,
                      .errors = codes + ROWS * k,
                      .n = n_rows,
                      .k = k,
-                     .tmp = scratch + tn_round_q4_0_scratch(f) - ROWS * PANEL};
+                     .tmp = scratch + tn_round_blocks_scratch(f) - ROWS * PANEL};
     for (int32_t i = 0; i < f->n_blocks; i++) round_block(&f->blocks[i], kern, &at);
-    for (size_t i = 0; i < (size_t)n_rows * n_blocks; i++)
-        put_block(codes + i * BLOCK, scale[i], out + i * BLOCK_BYTES);
+    for (size_t r = 0; r < (size_t)n_rows; r++)
+        for (size_t i = 0; i < n_blocks; i++)
+            tn_block_codes(form, codes + r * k + i * (size_t)form->n,
+                           out + r * row_bytes + i * (size_t)form->n_bytes);
 }

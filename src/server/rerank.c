@@ -24,7 +24,7 @@ static tern_status both(const tern_engine *e, const json_t *query, const json_t 
                         tern_error *err) {
     const char *const t[2] = {json_string_value(query), json_string_value(text)};
     const size_t n_bytes[2] = {json_string_length(query), json_string_length(text)};
-    size_t n = 0, cap = n_bytes[0] + n_bytes[1] + 8;
+    size_t n = 0, cap = tn_tokenize_pair_max(e->model->tokenizer, n_bytes);
     int32_t *ids = malloc(cap * sizeof *ids);
     TN_FAIL_IF(!ids, err, TERN_E_MEMORY, "no memory for a text of %zu bytes", n_bytes[1]);
     tern_status st = tn_tokenize_pair(e->model->tokenizer, t, n_bytes, ids, cap, &n, err);
@@ -148,8 +148,9 @@ static tern_status rerank(const tn_api_call *a, const json_t *body, tn_request *
     if (st == TERN_OK && !r) st = tn_fail(err, TERN_E_MEMORY, "no memory for the scores");
     tern_model_info info;
     tern_engine_info(tn_queue_opts(q)->e, &info);
-    const bool ranks = tn_queue_opts(q)->e->model->h.pooling == TN_POOL_RANK;
-    if (st == TERN_OK && !ranks && !info.embeds)
+    const tn_pooling pooling = tn_queue_opts(q)->e->model->h.pooling;
+    const bool ranks = pooling == TN_POOL_RANK;
+    if (st == TERN_OK && !ranks && !info.embeds && pooling <= TN_POOL_NONE)
         st = tn_fail(err, TERN_E_UNSUPPORTED,
                      "model '%s' does not score texts: that takes a reranker, or a model that embeds",
                      tn_served_name(model));

@@ -603,10 +603,49 @@ tern_status tn_tokenize_segments(const tn_tokenizer *t, const tn_segments *s, co
     return tokenize(t, s->text, s->n_bytes, s, template, FREE, add_bos, false, ids, cap, n_ids, err);
 }
 
+/* Which of the two stands at a place of a template; 2: neither. */
+static int stands_for(const char *at, size_t *n) {
+    static const char *const names[] = {"{query}", "{document}"};
+    for (int i = 0; i < 2; i++)
+        if (*n = strlen(names[i]), !strncmp(at, names[i], *n)) return i;
+    *n = *at == '{' ? 1 : strcspn(at, "{");
+    return 2;
+}
+
+size_t tn_tokenize_pair_max(const tn_tokenizer *t, const size_t n_bytes[2]) {
+    if (!t->rerank_template) return n_bytes[0] + n_bytes[1] + 8;
+    size_t most = 8, n;
+    for (const char *at = t->rerank_template; *at; at += n) {
+        const int which = stands_for(at, &n);
+        most += which < 2 ? n_bytes[which] : n;
+    }
+    return most;
+}
+
+/* The two in the model's template; what they spell is content. */
+static tern_status tokenize_pair_in(const tn_tokenizer *t, const char *template, const char *const text[2],
+                                    const size_t n_bytes[2], int32_t *ids, size_t cap, size_t *n_ids,
+                                    tern_error *err) {
+    tn_segments s;
+    tn_segments_init(&s, t->ctx);
+    size_t n;
+    for (const char *at = template; *at; at += n) {
+        const int which = stands_for(at, &n);
+        if (which < 2) tn_segments_add(&s, text[which], n_bytes[which], true);
+        else tn_segments_add(&s, at, n, false);
+    }
+    tern_status st = s.failed ? tn_fail(err, TERN_E_MEMORY, "no memory for a text of %zu bytes", n_bytes[1])
+                              : tn_tokenize_segments(t, &s, template, false, ids, cap, n_ids, err);
+    tn_segments_free(&s);
+    return st;
+}
+
 tern_status tn_tokenize_pair(const tn_tokenizer *t, const char *const text[2], const size_t n_bytes[2],
                              int32_t *ids, size_t cap, size_t *n_ids, tern_error *err) {
     size_t n = 0;
     bool room = true;
+    if (t->rerank_template)
+        return tokenize_pair_in(t, t->rerank_template, text, n_bytes, ids, cap, n_ids, err);
     for (int i = 0; i < 2; i++) {
         size_t k, left = n < cap ? cap - n : 0;
         /* the first text is preceded by the beginning token; RoBERTa's kind ends it with two end tokens */

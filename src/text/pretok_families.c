@@ -48,7 +48,9 @@
 static const char *const pre_gpt2[] = {GPT2, NULL};
 static const char *const pre_digits_gpt2[] = {"\\p{N}", GPT2, NULL};
 static const char *const pre_llama3[] = {LLAMA3("\\p{N}{1,3}"), NULL};
+static const char *const pre_minicpm5[] = {"\\p{N}{1,3}", LLAMA3("\\p{N}+"), NULL};
 static const char *const pre_qwen2[] = {LLAMA3("\\p{N}"), NULL};
+static const char *const pre_laguna[] = {"[^\\n]+|\\n+", LLAMA3("\\p{N}"), NULL};
 static const char *const pre_qwen35[] = {
     SUFFIX "|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|"
            "\\s*[\\r\\n]+|" SPACES,
@@ -153,8 +155,8 @@ static const tn_pretok_family families[] = {
     {.name = "pixtral", .patterns = pre_llama3, .ignore_merges = true, .add_bos = true},
     {.name = "midm-2.0", .patterns = pre_llama3, .ignore_merges = true, .add_bos = true},
     {.name = "lfm2", .patterns = pre_llama3, .ignore_merges = true, .add_bos = true},
-    {.name = "laguna", .patterns = pre_llama3, .ignore_merges = true, .add_bos = true},
     {.name = "jina-v5-nano", .patterns = pre_llama3, .ignore_merges = true, .add_bos = true},
+    {.name = "minicpm5", .patterns = pre_minicpm5, .ignore_merges = true},
     {.name = "dbrx", .patterns = pre_llama3},
     {.name = "smaug-bpe", .patterns = pre_llama3},
     {.name = "chatglm-bpe", .patterns = pre_llama3},
@@ -169,6 +171,7 @@ static const tn_pretok_family families[] = {
     {.name = "hunyuan", .patterns = pre_qwen2},
     {.name = "solar-open", .patterns = pre_qwen2},
     {.name = "grok-2", .patterns = pre_qwen2},
+    {.name = "laguna", .patterns = pre_laguna},
     {.name = "qwen35", .patterns = pre_qwen35, .nfc = true},
     {.name = "deepseek-llm", .patterns = pre_deepseek_llm},
     {.name = "deepseek-coder", .patterns = pre_deepseek_coder},
@@ -179,10 +182,13 @@ static const tn_pretok_family families[] = {
     {.name = "gpt-4o", .patterns = pre_gpt4o},
     {.name = "llama4", .patterns = pre_gpt4o},
     {.name = "kanana2", .patterns = pre_gpt4o},
+    {.name = "talkie", .patterns = pre_gpt4o},
     {.name = "minimax-m2", .patterns = pre_gpt4o},
+    {.name = "granite-embed-multi-97m", .patterns = pre_gpt4o, .ignore_merges = true},
     {.name = "tekken", .patterns = pre_tekken, .ignore_merges = true, .add_bos = true},
     {.name = "youtu", .patterns = pre_youtu, .ignore_merges = true},
     {.name = "tiny_aya", .patterns = pre_tiny_aya},
+    {.name = "cohere2moe", .patterns = pre_tiny_aya},
     {.name = "poro-chat", .patterns = pre_bloom},
     {.name = "bloom", .patterns = pre_bloom},
     {.name = "gpt3-finnish", .patterns = pre_bloom},

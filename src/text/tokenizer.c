@@ -22,9 +22,9 @@
 void tn_tokenizer_close(tn_tokenizer **tp) {
     tn_tokenizer *t = tp ? *tp : NULL;
     if (!t) return;
-    void *owned[] = {t->off,      t->bytes,   t->types,         t->scores,  t->merges,
-                     t->direct,   t->ends,    t->chat_template, t->table,   t->pairs,
-                     t->specials, t->guarded, t->tool_template, t->charsmap};
+    void *owned[] = {t->off,      t->bytes,   t->types,         t->scores,   t->merges,
+                     t->direct,   t->ends,    t->chat_template, t->table,    t->pairs,
+                     t->specials, t->guarded, t->tool_template, t->charsmap, t->rerank_template};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) tn_free(t->ctx, owned[i]);
     for (size_t i = 0; i < t->n_patterns; i++) tn_free(t->ctx, t->patterns[i]);
     tn_pretok_close(&t->pretok);
@@ -491,8 +491,10 @@ static tern_status fill_from_spec(tn_tokenizer *t, const tn_tokenizer_spec *s, t
     }
     if (s->chat_template) t->chat_template = tn_strdup(t->ctx, TN_MEM_TEXT, s->chat_template);
     if (s->tool_template) t->tool_template = tn_strdup(t->ctx, TN_MEM_TEXT, s->tool_template);
-    TN_FAIL_IF((s->chat_template && !t->chat_template) || (s->tool_template && !t->tool_template), err,
-               TERN_E_MEMORY, "out of memory for the chat template");
+    if (s->rerank_template) t->rerank_template = tn_strdup(t->ctx, TN_MEM_TEXT, s->rerank_template);
+    TN_FAIL_IF((s->chat_template && !t->chat_template) || (s->tool_template && !t->tool_template) ||
+                   (s->rerank_template && !t->rerank_template),
+               err, TERN_E_MEMORY, "out of memory for the chat template");
     return TERN_OK;
 }
 

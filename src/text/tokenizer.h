@@ -66,8 +66,9 @@ typedef struct tn_tokenizer_spec {
     int32_t bos, eos, eot, unk, pad; /* -1: none */
     const int32_t *ends; /* further end-of-generation ids; the well-known names are found without this */
     size_t n_ends;
-    const char *chat_template; /* Jinja source or NULL */
-    const char *tool_template; /* the one for conversations with tools, where a model has two; or NULL */
+    const char *chat_template;   /* Jinja source or NULL */
+    const char *tool_template;   /* the one for conversations with tools, where a model has two; or NULL */
+    const char *rerank_template; /* a text in which {query} and {document} stand for the two; or NULL */
 } tn_tokenizer_spec;
 
 /* The defaults of a kind and family (GGUF: "llama" is SPM, "gpt2" is BPE_BYTES, and tokenizer.ggml.pre): no
@@ -100,9 +101,11 @@ tern_status tn_tokenize(const tn_tokenizer *t, const char *text, size_t n_bytes,
  * words merge across their borders. */
 tern_status tn_tokenize_segments(const tn_tokenizer *t, const tn_segments *s, const char *template,
                                  bool add_bos, int32_t *ids, size_t cap, size_t *n_ids, tern_error *err);
-/* A question and a text as a model reads both: with the tokens around and between them. */
+/* A question and a text as a model reads both: with the tokens around and between them, or in the model's template for
+ * both, of which alone bytes become control tokens. They make at most tn_tokenize_pair_max tokens. */
 tern_status tn_tokenize_pair(const tn_tokenizer *t, const char *const text[2], const size_t n_bytes[2],
                              int32_t *ids, size_t cap, size_t *n_ids, tern_error *err);
+size_t tn_tokenize_pair_max(const tn_tokenizer *t, const size_t n_bytes[2]);
 /* See tern_token_bytes. For SPM the detokeniser applies the first token's leading-space rule; this function
  * does not. */
 size_t tn_token_bytes(const tn_tokenizer *t, int32_t id, bool special, char *buf, size_t cap);

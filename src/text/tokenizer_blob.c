@@ -9,7 +9,8 @@
  *   per merge left, right, and the result minus the previous one minus 1, as (n << 1) ^ (n >> 31),
  *   u8 direct[(n_vocab + 7) / 8], i32 ends[n_ends],
  *   for each pattern, for the template if BLOB_TEMPLATE and the template for tools if BLOB_TOOL_TEMPLATE: u32
- *   length, bytes; the same for the map of characters if BLOB_CHARSMAP.
+ *   length, bytes; the same for the map of characters if BLOB_CHARSMAP
+ *   and the template for a question and a text if BLOB_RERANK_TEMPLATE.
  * Numbers without a width have 7 bits a byte, lowest first; the high bit of the last byte is 0.
  *
  * "TNTOKEN1", of packages before version 6, is read too. There u32 length[n_vocab], u8 bytes[n_bytes] and u8
@@ -40,7 +41,8 @@ enum {
     BLOB_STRIP_ACCENTS = 2048,
     BLOB_MERGE_SPACES = 4096,
     BLOB_CHARSMAP = 8192,
-    BLOB_ALL_FLAGS = 16383
+    BLOB_RERANK_TEMPLATE = 16384,
+    BLOB_ALL_FLAGS = 32767
 };
 
 static uint8_t *put_u32(uint8_t *p, uint32_t v) {
@@ -131,9 +133,11 @@ static tern_status save(const tn_tokenizer *t, const uint8_t *stored, uint8_t **
     size_t n_text = t->off[t->n_vocab], n_direct = (t->n_vocab + 7) / 8;
     size_t template_bytes = t->chat_template ? strlen(t->chat_template) : 0;
     size_t tool_bytes = t->tool_template ? strlen(t->tool_template) : 0;
+    size_t rerank_bytes = t->rerank_template ? strlen(t->rerank_template) : 0;
     size_t n = BLOB_HEAD + BLOB_FIELDS * 4 + put_tokens(t, stored, NULL) + n_direct + (size_t)t->n_ends * 4 +
                (t->chat_template ? 4 + template_bytes : 0) + (t->tool_template ? 4 + tool_bytes : 0) +
-               (t->charsmap ? 4 + (size_t)t->charsmap_bytes : 0);
+               (t->charsmap ? 4 + (size_t)t->charsmap_bytes : 0) +
+               (t->rerank_template ? 4 + rerank_bytes : 0);
     for (uint32_t i = 0; i < t->n_patterns; i++) n += 4 + strlen(t->patterns[i]);
     uint8_t *b = tn_alloc(t->ctx, TN_MEM_TEXT, n, 1), *p = b;
     TN_FAIL_IF(!b, err, TERN_E_MEMORY, "out of memory for a tokenizer blob of %zu bytes", n);
@@ -145,7 +149,8 @@ static tern_status save(const tn_tokenizer *t, const uint8_t *stored, uint8_t **
                      (t->space_prefix_missing ? BLOB_SPACE_PREFIX_MISSING : 0) | (t->nfc ? BLOB_NFC : 0) |
                      (t->add_bos ? BLOB_ADD_BOS : 0) | (t->add_eos ? BLOB_ADD_EOS : 0) |
                      (t->lowercase ? BLOB_LOWERCASE : 0) | (t->strip_accents ? BLOB_STRIP_ACCENTS : 0) |
-                     (t->merge_spaces ? BLOB_MERGE_SPACES : 0) | (t->charsmap ? BLOB_CHARSMAP : 0);
+                     (t->merge_spaces ? BLOB_MERGE_SPACES : 0) | (t->charsmap ? BLOB_CHARSMAP : 0) |
+                     (t->rerank_template ? BLOB_RERANK_TEMPLATE : 0);
     const uint32_t fields[BLOB_FIELDS] = {
         t->kind, t->n_vocab,       t->n_merges,      t->n_patterns,    t->n_ends,        (uint32_t)n_text,
         flags,   (uint32_t)t->bos, (uint32_t)t->eos, (uint32_t)t->eot, (uint32_t)t->unk, (uint32_t)t->pad};
@@ -161,6 +166,7 @@ static tern_status save(const tn_tokenizer *t, const uint8_t *stored, uint8_t **
     if (t->chat_template) p = put(put_u32(p, (uint32_t)template_bytes), t->chat_template, template_bytes);
     if (t->tool_template) p = put(put_u32(p, (uint32_t)tool_bytes), t->tool_template, tool_bytes);
     if (t->charsmap) p = put(put_u32(p, t->charsmap_bytes), t->charsmap, t->charsmap_bytes);
+    if (t->rerank_template) p = put(put_u32(p, (uint32_t)rerank_bytes), t->rerank_template, rerank_bytes);
     assert(p == b + n);
 
     memcpy(b, BLOB_MAGIC, 8);
@@ -427,6 +433,7 @@ static tern_status read_core(tn_tokenizer *t, const uint8_t *blob, size_t n_byte
     if (flags & BLOB_TEMPLATE) TN_TRY(take_string(t, &p, end, &t->chat_template, err));
     if (flags & BLOB_TOOL_TEMPLATE) TN_TRY(take_string(t, &p, end, &t->tool_template, err));
     if (flags & BLOB_CHARSMAP) TN_TRY(take_charsmap(t, &p, end, err));
+    if (flags & BLOB_RERANK_TEMPLATE) TN_TRY(take_string(t, &p, end, &t->rerank_template, err));
     TN_FAIL_IF(p != end, err, TERN_E_FORMAT, "tokenizer blob has %zu bytes too many", (size_t)(end - p));
     return TERN_OK;
 }

@@ -53,7 +53,7 @@ struct tn_tokenizer {
     int32_t bos, eos, eot, unk, pad;
     int32_t *ends; /* ascending */
     uint32_t n_ends;
-    char *chat_template, *tool_template; /* or NULL */
+    char *chat_template, *tool_template, *rerank_template; /* or NULL */
 
     /* derived */
     uint64_t seed;   /* of the hash tables; random, so no vocabulary can be crafted to collide */

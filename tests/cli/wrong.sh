@@ -26,6 +26,7 @@ refused "no such file or folder|tern models" 1 "$tern" eval -m ./m.tern --task p
 refused "no such file or folder|tern models" 1 "$tern" run MODEL.GGUF hi
 refused "neither a file nor one of chatml" 1 "$tern" run models/tern-tiny hi --chat-template nosuch
 refused "--max-memory 5X: want bytes (or K, M or G of them)" 2 "$tern" run models/tern-tiny hi --max-memory 5X
+refused "task 'arc' is unknown|choice|the benchmarks mmlu, ruler, bfcl, ifeval" 1 "$tern" eval -m "$tmp/m.gguf" --task arc --data "$tmp/m.gguf"
 mkdir -p "$tmp/models" && cp "$tmp/m.gguf" "$tmp/models/qwen2-small.gguf" && cp "$tmp/m.gguf" "$tmp/models/qwen2-large.gguf"
 TERN_MODELS=$tmp/models refused "a name like it: qwen2-large.gguf, qwen2-small.gguf" 1 "$tern" run Qwen/Qwen3-0.6B hi
 refused "did you mean tern chat?" 2 "$tern" chatt

@@ -70,6 +70,19 @@ static value numbers(uint32_t type, uint64_t n, const uint32_t *of) {
     return v;
 }
 
+static value words(const char *first, const char *second) {
+    const uint32_t type = STRING;
+    const uint64_t n = 2, lens[2] = {strlen(first), strlen(second)};
+    value v = {.type = ARRAY};
+    append(&v, &type, 4);
+    append(&v, &n, 8);
+    append(&v, &lens[0], 8);
+    append(&v, first, lens[0]);
+    append(&v, &lens[1], 8);
+    append(&v, second, lens[1]);
+    return v;
+}
+
 static size_t put_key(uint8_t *to, const char *name, const value *v) {
     const uint64_t n = strlen(name);
     memcpy(to, &n, 8);
@@ -182,6 +195,12 @@ static void keys_that_nobody_reads(void **state) {
         model_with(same[i].model, same[i].key, number(77), TERN_E_UNSUPPORTED, same[i].key);
         model_with(same[i].model, same[i].key, number(same[i].base), TERN_OK, NULL);
     }
+    model_with("qwen2vl", "qwen2vl.attention.sliding_window", whole(8), TERN_E_UNSUPPORTED,
+               "'qwen2vl.attention.sliding_window' is 8");
+    model_with("qwen2vl", "qwen2vl.attention.sliding_window", whole(0), TERN_OK, NULL);
+    model_with("qwen2vl", "qwen2vl.attention.sliding_window", whole(1 << 20), TERN_OK, NULL);
+    model_with("qwen2vl", "qwen2vl.attention.sliding_window", word("8"), TERN_E_FORMAT,
+               "'qwen2vl.attention.sliding_window' is missing or no whole number");
     model_with("rwkv7", "rwkv7.rescale_every_n_layers", number(6), TERN_E_UNSUPPORTED,
                "'rwkv7.rescale_every_n_layers'");
     model_with("rwkv7", "rwkv7.token_shift_count", whole(1), TERN_E_UNSUPPORTED,
@@ -192,6 +211,18 @@ static void keys_that_nobody_reads(void **state) {
     model_with("minimax-m2", "minimax-m2.expert_weights_norm", flag(1), TERN_OK, NULL);
     model_with("minimax-m2", "minimax-m2.expert_weights_norm", word("yes"), TERN_E_FORMAT,
                "'minimax-m2.expert_weights_norm' is neither true nor false");
+}
+
+/* A model that writes says the share of the first. */
+static void labels(void **state) {
+    (void)state;
+    static const char key[] = "llama.classifier.output_labels";
+    model_with("llama", key, words("Yes", "no"), TERN_OK, NULL);
+    model_with("llama", key, words("no", "yes"), TERN_E_UNSUPPORTED,
+               "'llama.classifier.output_labels' begins with 'no'");
+    model_with("llama", key, word("yes"), TERN_E_FORMAT,
+               "'llama.classifier.output_labels' is no list of words");
+    model_with("llama", key, number(2), TERN_E_FORMAT, "is no list of words");
 }
 
 /* Those of pictures are looked at with the model, not with its first picture. */
@@ -261,7 +292,7 @@ static int teardown(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(a_factor_is_linear),
-                                       cmocka_unit_test(keys_that_nobody_reads),
+                                       cmocka_unit_test(keys_that_nobody_reads), cmocka_unit_test(labels),
                                        cmocka_unit_test(axes_of_rope), cmocka_unit_test(towers)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -163,6 +163,7 @@ CASES = {
     "nomic-bert": dict(arch="nomic-bert", pooling="mean"),
     "gemma-embedding": dict(arch="gemma-embedding", pooling="mean", window=64, dense=48, kv=1),
     "qwen3-embedding": dict(arch="qwen3", pooling="last", kv=2),
+    "qwen3-rerank": dict(arch="qwen3", pooling="rank", kv=2),
 }
 POOLING = {"none": 0, "mean": 1, "cls": 2, "last": 3, "rank": 4}
 
@@ -208,6 +209,9 @@ def weights(name, case, n_vocab):
     if case.get("dense"):
         t["dense_2.weight"], t["dense_3.weight"] = m(case["dense"], E), m(E, case["dense"])
     if case["pooling"] == "rank":
+        if case["arch"] == "qwen3":
+            t["cls.output.weight"] = m(2, E, gain=3.0)
+            return t
         t["cls.weight"], t["cls.bias"] = m(E, E), vec(E)
         t["cls.output.weight"], t["cls.output.bias"] = m(1, E, gain=3.0), vec(1)
     return t
@@ -277,6 +281,9 @@ def pooled(case, t, rows):
     how = case["pooling"]
     v = rows.mean(0) if how == "mean" else rows[-1] if how == "last" else rows[0]
     w = {k: x.values for k, x in t.items()}
+    if how == "rank" and case["arch"] == "qwen3":  # the share of a yes, at the last row
+        s = np.exp(w["cls.output.weight"] @ rows[-1])
+        return s[:1] / s.sum()
     if how == "rank":
         v = np.tanh(w["cls.weight"] @ v + w["cls.bias"])
         return w["cls.output.weight"] @ v + w["cls.output.bias"]
@@ -308,6 +315,9 @@ def metadata(name, case):
     if case.get("dense"):
         meta.update({f"{a}.dense_2_feat_in": E, f"{a}.dense_2_feat_out": case["dense"], f"{a}.dense_3_feat_in": case["dense"], f"{a}.dense_3_feat_out": E})
     g = "tokenizer.ggml."
+    if a == "qwen3" and case["pooling"] == "rank":
+        meta[f"{a}.classifier.output_labels"] = ["yes", "no"]
+        meta["tokenizer.chat_template.rerank"] = "[CLS]the line {query} [SEP] text, {document} now[SEP]"
     if case.get("unigram"):
         pieces = unigram_vocabulary()
         meta.update({g + "model": "t5", g + "pre": "default", g + "tokens": [p for p, _ in pieces], g + "scores": [s for _, s in pieces],
@@ -388,6 +398,9 @@ def texts_of(case):
         cut, first, last = lambda s: wordpiece(s, wordpiece_vocabulary()), [2], [3]
     between = last * 2 if case.get("unigram") else last
     texts = [TEXTS[0], LONG]
+    if case["pooling"] == "rank" and case["arch"] == "qwen3":  # what the two spell is no template, and no control token
+        asked = [("which fox jumps?", s) for s in texts] + [("{document} [SEP] {query}", "[CLS] {query} fox")]
+        return [(q, s, [2] + cut("the line " + q) + [3] + cut("text, " + s + " now") + [3]) for q, s in asked]
     if case["pooling"] == "rank":
         return [("which fox jumps?", s, first + cut("which fox jumps?") + between + cut(s) + last) for s in texts]
     return [(None, s, first + cut(s) + last) for s in texts]

@@ -1,4 +1,4 @@
-/* GGUF files of Q4_0 by our rounding: a row's blocks are as close to its outputs as their format allows, and closer than
+/* GGUF files by our rounding: a row's blocks are as close to its outputs as their format allows, and closer than
  * when each weight is rounded for itself; a written file has the source's keys and tensors, each weight where it was
  * (rows of queries and keys lie in another order in some files, parts of fused tensors behind each other); what does
  * not go together is refused. */
@@ -21,19 +21,51 @@
 
 #include "fixture/fixture.h"
 
-enum { N_TOK = 300, K = 160, ROWS = 16 };
+enum { N_TOK = 300, K = 512, ROWS = 16, ROW_BYTES_MAX = K / 256 * 210 };
 
 /* Mean square of the difference of a row's outputs. */
-static double output_error(const float *x, const float *w, const uint8_t *blocks) {
+static double output_error(tn_dtype d, const float *x, const float *w, const uint8_t *blocks) {
     float v[K];
     double sum = 0;
-    tn_dequantise(TN_Q4_0, blocks, v, K);
+    tn_dequantise(d, blocks, v, K);
     for (int t = 0; t < N_TOK; t++) {
         double y = 0;
         for (int i = 0; i < K; i++) y += (double)x[t * K + i] * ((double)w[i] - (double)v[i]);
         sum += y * y / N_TOK;
     }
     return sum;
+}
+
+static void rows_of(tn_dtype d, const tn_factor *f, const tn_kernels *kern, const float *x, const float *w) {
+    static uint8_t with[ROWS * ROW_BYTES_MAX], without[ROWS * ROW_BYTES_MAX], alone[ROW_BYTES_MAX];
+    const tn_block_form *form = tn_block_form_of(d);
+    const size_t row = (size_t)(K / form->n * form->n_bytes);
+    const tn_factor none = {.ctx = f->ctx, .k = K};
+    assert_int_equal(form->n_bytes, tn_dtype_block_bytes(d));
+    float *scratch = malloc(tn_round_blocks_scratch(f) * sizeof *scratch);
+    tn_round_blocks(&none, kern, form, w, ROWS, without, scratch);
+    tn_round_blocks(f, kern, form, w, ROWS, with, scratch);
+    double errors[2] = {0}, all = 0, off = 0;
+    for (size_t r = 0; r < ROWS; r++) {
+        float v[K];
+        errors[0] += output_error(d, x, w + r * K, with + r * row);
+        errors[1] += output_error(d, x, w + r * K, without + r * row);
+        tn_round_blocks(f, kern, form, w + r * K, 1, alone, scratch); /* rows do not depend on each other */
+        assert_memory_equal(alone, with + r * row, row);
+        tn_dequantise(d, without + r * row, v, K);
+        for (size_t i = 0; i < K; i++) {
+            const double e = (double)w[r * K + i] - (double)v[i];
+            off += e * e, all += (double)w[r * K + i] * (double)w[r * K + i];
+        }
+    }
+    print_message("%s: error of outputs %.4g, of weights rounded for themselves %.4g; of these %.4f\n",
+                  tn_dtype_name(d), errors[0], errors[1], sqrt(off / all));
+    /* uniform weights: a step of 1/n of the range leaves 1/n of the root of their mean square, for n codes */
+    const double n_steps = form->list ? 15 : (double)(form->high - form->low);
+    assert_true(sqrt(off / all) < 1.15 / n_steps);
+    assert_true(errors[0] < 0.6 * errors[1]);
+    assert_true(output_error(d, x, w + 3 * K, with + 3 * row) == 0);
+    free(scratch);
 }
 
 static void rows_of_blocks(void **state) {
@@ -47,7 +79,6 @@ static void rows_of_blocks(void **state) {
     tn_kernels_init(&kern, tn_cpu_flags(NULL));
     must(tn_pool_open(&ctx, 2, &pool, &err), &err);
     static float x[N_TOK * K], w[ROWS * K];
-    static uint8_t with[ROWS * K / 32 * 18], without[ROWS * K / 32 * 18], alone[K / 32 * 18];
     float cause[12];
     for (int t = 0; t < N_TOK; t++) {
         for (int c = 0; c < 12; c++) cause[c] = (float)(tn_rng_f64(&rng) - 0.5);
@@ -57,38 +88,31 @@ static void rows_of_blocks(void **state) {
     for (int i = 0; i < ROWS * K; i++) w[i] = (float)(tn_rng_f64(&rng) - 0.5);
     memset(w + 3 * K, 0, K * sizeof *w); /* a row of zeros, and a block */
     memset(w + 5 * K + 32, 0, 32 * sizeof *w);
-    tn_factor f, none = {.ctx = &ctx, .k = K};
+    tn_factor f;
     must(tn_factor_make(&ctx, pool, &kern, x, N_TOK, K, 0.01f, TN_GRAM_BLOCK_MAX, &f, &err), &err);
-    float *scratch = malloc(tn_round_q4_0_scratch(&f) * sizeof *scratch);
-    tn_round_q4_0(&none, &kern, w, ROWS, without, scratch);
-    tn_round_q4_0(&f, &kern, w, ROWS, with, scratch);
-    double errors[2] = {0};
-    for (int r = 0; r < ROWS; r++) {
-        errors[0] += output_error(x, w + r * K, with + r * K / 32 * 18);
-        errors[1] += output_error(x, w + r * K, without + r * K / 32 * 18);
-        tn_round_q4_0(&f, &kern, w + r * K, 1, alone, scratch); /* rows do not depend on each other */
-        assert_memory_equal(alone, with + r * K / 32 * 18, sizeof alone);
-    }
-    print_message("error of outputs %.4g, of weights rounded for themselves %.4g\n", errors[0], errors[1]);
-    assert_true(errors[0] < 0.6 * errors[1]);
-    assert_true(output_error(x, w + 3 * K, with + 3 * K / 32 * 18) == 0);
-    free(scratch);
+    static const tn_dtype types[] = {TN_Q4_0, TN_Q5_0, TN_Q4_K, TN_Q5_K, TN_Q6_K, TN_IQ4_NL, TN_IQ4_XS};
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) rows_of(types[i], &f, &kern, x, w);
     tn_factor_close(&f);
     tn_pool_close(&pool);
 }
 
-static tern_status pack(const char *model, const char *out, tern_error *err) {
+static tern_status pack_as(const char *form, const char *model, const char *out, tern_error *err) {
     tn_ctx ctx;
     tn_ctx_init(&ctx, NULL);
     tn_pack_options o;
     tn_pack_defaults(&o);
-    o.gguf_type = TN_Q4_0;
+    o.gguf_form = tn_gguf_form_named(form);
+    assert_non_null(o.gguf_form);
     o.calib_tokens = 256;
     o.own_tokens = 0;
     return tn_pack(&ctx, model, out, &o, NULL, err);
 }
 
-static void same_keys(const tn_gguf *a, const tn_gguf *b) {
+static tern_status pack(const char *model, const char *out, tern_error *err) {
+    return pack_as("q4_0", model, out, err);
+}
+
+static void same_keys(const tn_gguf *a, const tn_gguf *b, int64_t file_type) {
     size_t n_same = 0;
     for (size_t i = 0; i < tn_gguf_n_keys(a); i++) {
         size_t n, n_other;
@@ -107,7 +131,7 @@ static void same_keys(const tn_gguf *a, const tn_gguf *b) {
     }
     assert_true(n_same + 2 >= tn_gguf_n_keys(a) && n_same > 10);
     int64_t type = 0;
-    assert_true(tn_gguf_i64(b, "general.file_type", &type) && type == 2);
+    assert_true(tn_gguf_i64(b, "general.file_type", &type) && type == file_type);
 }
 
 /* Each weight where it was: row by row, what rounding changed is small beside the row. */
@@ -117,7 +141,7 @@ static void close_tensor(const tn_tensor *a, const tn_tensor *b) {
         assert_memory_equal(a->data, b->data, a->size_bytes);
         return;
     }
-    assert_true(b->dtype == TN_Q4_0 || b->dtype == TN_Q8_0);
+    assert_true(b->dtype == TN_Q8_0 || tn_block_form_of(b->dtype));
     const uint64_t k = a->dims[a->n_dims - 1], n = a->size_bytes / 2 / k;
     float *x = malloc(k * sizeof *x), *y = malloc(k * sizeof *y);
     for (uint64_t r = 0; r < n; r++) {
@@ -128,7 +152,7 @@ static void close_tensor(const tn_tensor *a, const tn_tensor *b) {
             off += ((double)x[i] - (double)y[i]) * ((double)x[i] - (double)y[i]);
             all += (double)x[i] * (double)x[i];
         }
-        if (!(off < (b->dtype == TN_Q4_0 ? 0.2 : 0.001) * all))
+        if (!(off < (b->dtype == TN_Q8_0 ? 0.001 : 0.2) * all))
             fail_msg("%s: row %d is off by %.2f", b->name, (int)r, sqrt(off / all));
     }
     free(x), free(y);
@@ -149,7 +173,7 @@ static void files_keep_their_weights(void **state) {
         tn_gguf *a, *b;
         must(tn_gguf_open(&ctx, model, &a, &err), &err);
         must(tn_gguf_open(&ctx, out, &b, &err), &err);
-        same_keys(a, b);
+        same_keys(a, b, 2);
         assert_int_equal(tn_gguf_n_tensors(a), tn_gguf_n_tensors(b));
         size_t n_blocks = 0;
         for (size_t t = 0; t < tn_gguf_n_tensors(a); t++) {
@@ -166,6 +190,57 @@ static void files_keep_their_weights(void **state) {
         tern_engine_close(&e);
         remove(out);
     }
+}
+
+/* Of a file: how many tensors have this type. */
+static int n_of(const tn_gguf *g, tn_dtype d) {
+    int n = 0;
+    for (size_t t = 0; t < tn_gguf_n_tensors(g); t++) n += tn_gguf_tensor_at(g, t)->dtype == d;
+    return n;
+}
+
+/* Wide rows take blocks of 256, some matrices more bits; narrow rows blocks of 32. */
+static void forms(void **state) {
+    (void)state;
+    static const struct {
+        const char *form, *model;
+        int64_t file_type;
+        tn_dtype most, more, output;
+    } cases[] = {{"q4_k_m", "tiny-llama+256", 15, TN_Q4_K, TN_Q6_K, TN_Q6_K},
+                 {"Q5_K_M", "tiny-llama+256", 17, TN_Q5_K, TN_Q6_K, TN_Q6_K},
+                 {"q4_k_s", "tiny-llama+256", 14, TN_Q4_K, TN_Q4_K, TN_Q6_K},
+                 {"q6_k", "tiny-llama+256", 18, TN_Q6_K, TN_Q6_K, TN_Q6_K},
+                 {"iq4_xs", "tiny-llama+256", 30, TN_IQ4_XS, TN_IQ4_XS, TN_Q6_K},
+                 {"IQ4_XS", "tiny-llama", 30, TN_IQ4_NL, TN_IQ4_NL, TN_Q8_0},
+                 {"Q4_K_M", "tiny-llama", 15, TN_Q5_0, TN_Q8_0, TN_Q8_0}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char model[FIXTURE_PATH], out[FIXTURE_PATH];
+        tern_error err;
+        tn_ctx ctx;
+        tn_ctx_init(&ctx, NULL);
+        tn_gguf *a, *b;
+        fixture_model(model, "from.gguf", cases[i].model, 3, TN_F16);
+        fixture_file(out, "to.gguf");
+        must(pack_as(cases[i].form, model, out, &err), &err);
+        must(tn_gguf_open(&ctx, model, &a, &err), &err);
+        must(tn_gguf_open(&ctx, out, &b, &err), &err);
+        same_keys(a, b, cases[i].file_type);
+        for (size_t t = 0; t < tn_gguf_n_tensors(a); t++)
+            close_tensor(tn_gguf_tensor_at(a, t), tn_gguf_tensor_at(b, t));
+        assert_int_equal(tn_gguf_tensor(b, "output.weight")->dtype, cases[i].output);
+        assert_int_equal(tn_gguf_tensor(b, "blk.0.attn_q.weight")->dtype, cases[i].most);
+        assert_int_equal(tn_gguf_tensor(b, "blk.1.ffn_down.weight")->dtype, cases[i].more);
+        assert_int_equal(tn_gguf_tensor(b, "blk.1.attn_v.weight")->dtype, cases[i].more);
+        assert_int_equal(tn_gguf_tensor(b, "blk.0.ffn_down.weight")->dtype, cases[i].most);
+        assert_true(n_of(b, cases[i].most) >= 8);
+        tn_gguf_close(&a);
+        tn_gguf_close(&b);
+        struct tern_engine *e = fixture_engine(out, NULL);
+        assert_non_null(e);
+        tern_engine_close(&e);
+        remove(out);
+    }
+    assert_null(tn_gguf_form_named("q4_1"));
 }
 
 /* The tensors first .. end - 1 of a file as part i of n, with its keys. */
@@ -263,7 +338,7 @@ static void nothing_is_written_over(void **state) {
     tn_ctx_init(&ctx, &hooks);
     tn_pack_options o;
     tn_pack_defaults(&o);
-    o.gguf_type = TN_Q4_0;
+    o.gguf_form = tn_gguf_form_named("q4_0");
     o.calib_tokens = 64;
     o.own_tokens = 0;
     remove(hard);
@@ -288,15 +363,18 @@ static void refused(void **state) {
     tn_ctx_init(&ctx, NULL);
     tn_pack_options o;
     tn_pack_defaults(&o);
-    o.gguf_type = TN_Q4_0;
+    o.gguf_form = tn_gguf_form_named("q4_0");
     o.bits = 5;
     assert_int_equal(tn_pack(&ctx, model, out, &o, NULL, &err), TERN_E_INVALID);
     assert_null(fopen(out, "rb"));
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rows_of_blocks), cmocka_unit_test(files_keep_their_weights),
-        cmocka_unit_test(split_files), cmocka_unit_test(nothing_is_written_over), cmocka_unit_test(refused)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(rows_of_blocks),
+                                       cmocka_unit_test(files_keep_their_weights),
+                                       cmocka_unit_test(forms),
+                                       cmocka_unit_test(split_files),
+                                       cmocka_unit_test(nothing_is_written_over),
+                                       cmocka_unit_test(refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -19,6 +19,23 @@ def near(got, want, what):
     assert worst < 1e-4, f"{what}: off by {worst}"
 
 
+def by_cosine(s):
+    """What a model that embeds makes of documents, as a reranker would be asked."""
+    texts = ["b", "a", "a long text of several words"]
+    asked, *others = (d["embedding"] for d in s.json("/v1/embeddings", {"input": ["a", *texts]})[1]["data"])
+    cosines = [sum(x * y for x, y in zip(asked, v)) / math.sqrt(sum(x * x for x in asked) * sum(y * y for y in v)) for v in others]
+    r = s.json("/v1/rerank", {"query": "a", "documents": texts})[1]["results"]
+    same([x["index"] for x in r], sorted(range(3), key=lambda i: -cosines[i]), "by the cosine of a model that embeds")
+    near([x["relevance_score"] for x in r], sorted(cosines, reverse=True), "cosines")
+
+
+def causal(name):
+    """A model that could write, whose file says how its rows become one."""
+    s = Server("-c", "512", "--set", "scheme=float", model=os.path.join(CASES, name, "model.gguf"))
+    by_cosine(s)
+    s.stop()
+
+
 def vectors(name, pooling):
     s = Server("-c", "512", "--set", "scheme=float", model=os.path.join(CASES, name, "model.gguf"))
     for t in told(name):
@@ -61,18 +78,13 @@ def vectors(name, pooling):
         status, r = s.json(path, body)
         message = r["error"] if isinstance(r["error"], str) else r["error"]["message"]
         assert 400 <= status < 502 and "embed" in message, (path, status, r)
-    texts = ["b", "a", "a long text of several words"]
-    asked, *others = (d["embedding"] for d in s.json("/v1/embeddings", {"input": ["a", *texts]})[1]["data"])
-    cosines = [sum(x * y for x, y in zip(asked, v)) / math.sqrt(sum(x * x for x in asked) * sum(y * y for y in v)) for v in others]
-    r = s.json("/v1/rerank", {"query": "a", "documents": texts})[1]["results"]
-    same([x["index"] for x in r], sorted(range(3), key=lambda i: -cosines[i]), "by the cosine of a model that embeds")
-    near([x["relevance_score"] for x in r], sorted(cosines, reverse=True), "cosines")
+    by_cosine(s)
     s.stop()
 
 
 def scores(name):
     s = Server("-c", "512", "--set", "scheme=float", model=os.path.join(CASES, name, "model.gguf"))
-    t = told(name)
+    t = [x for x in told(name) if x["question"] == told(name)[0]["question"]]
     ask = {"query": t[0]["question"], "documents": [x["text"] for x in t]}
     want = sorted(([x["vector"][0], i] for i, x in enumerate(t)), reverse=True)
     for path in ("/rerank", "/reranking", "/v1/rerank", "/v1/reranking"):
@@ -108,5 +120,7 @@ def pooled():
 pooled()
 vectors("bert", "cls")
 vectors("nomic-bert", "mean")
+causal("qwen3-embedding")
 scores("bert-rank")
+scores("qwen3-rerank")
 scores("xlm-roberta-rank")
