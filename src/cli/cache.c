@@ -66,24 +66,36 @@ static int clear(const char *folder, tn_ctx *ctx) {
     return st == TERN_OK ? EXIT_OK : cli_failed(&err);
 }
 
-/* Sets the limit where one is given, and says what it is. */
+enum { LEAST_BYTES = 1 << 12 }; /* of a limit: who writes less forgot the unit */
+
+/* Sets the limit where one is given, and says what it is and what left for it. */
 static int limit(const char *size, tn_ctx *ctx, bool json) {
     char folder[TN_CACHE_PATH];
     uint64_t bytes, total = 0;
     tn_cache_entry *e;
-    size_t n;
+    size_t n, n_before = 0;
     tern_error err;
     if (size && !tn_params_u64(size, true, &bytes)) {
         fprintf(stderr, "tern cache limit: '%s': want bytes, or K, M or G of them\n", cli_shown(size));
         return EXIT_USAGE;
     }
+    if (size && bytes && bytes < LEAST_BYTES) {
+        fprintf(stderr, "tern cache limit: '%s' is %llu bytes, less than any package; 0 keeps none\n",
+                cli_shown(size), (unsigned long long)bytes);
+        return EXIT_USAGE;
+    }
     tern_status st = tn_cache_folder(folder, size != NULL, &err);
+    if (st == TERN_OK && size) st = tn_cache_list(ctx, folder, &e, &n_before, &err);
+    if (st == TERN_OK && size) tn_free(ctx, e);
     if (st == TERN_OK && size) st = tn_cache_set_limit(ctx, folder, bytes, &err);
     if (st == TERN_OK) st = tn_cache_limit(folder, &bytes, &err);
     if (st == TERN_OK) st = tn_cache_list(ctx, folder, &e, &n, &err);
     if (st != TERN_OK) return cli_failed(&err);
     for (size_t i = 0; i < n; i++) total += e[i].bytes;
     tn_free(ctx, e);
+    if (n < n_before)
+        fprintf(stderr, "tern: %zu package%s that did not fit removed\n", n_before - n,
+                n_before - n > 1 ? "s" : "");
     if (json)
         return cli_emit_json(
             tn_json_pack("{s:I, s:I}", "limit_bytes", (json_int_t)bytes, "used_bytes", (json_int_t)total),

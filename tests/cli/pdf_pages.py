@@ -138,7 +138,7 @@ fails("a.png", "many.pdf#1-16", err="many.pdf: with its page 16")
 for pages in "0", "2-1", "9-2", "x", "1x", "-1", "1-", "1-x", "", "1-2-3", " 1", "+1", "1-999999", "99999999999999999999", "4294967297", "1-0":
     fails("scan.pdf#" + pages, err=f"scan.pdf#{pages}: after # stands a page of the file or a range of pages, from 1 to 65536, as in scan.pdf#3 or scan.pdf#3-5")
 for word in "gone.pdf#1", "a.png#1":
-    fails(word, rc=2, err="is not a picture that can be read")  # the prompt, and another one
+    fails(word, rc=2, err="there is no file")  # the prompt, and another one
 write_pdf("empty.pdf", b"")
 fails("empty.pdf", err="empty.pdf has no page 1")
 for page, err in (b"dies", "pdftoppm cannot read it"), (b"endless", "a page of it makes too large a picture"), (b"AAAA", "this is no picture"):

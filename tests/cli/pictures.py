@@ -375,7 +375,7 @@ assert "goes with" not in plain[1], plain
 
 # what is no file is no picture, and said so
 said = subprocess.run([TERN, "run", "sees.gguf", "none.png", "what?"], capture_output=True, cwd=TMP, text=True)
-assert said.returncode == 2 and "'none.png' is not a picture that can be read" in said.stderr, said
+assert said.returncode == 2 and "there is no file 'none.png', so it is the prompt" in said.stderr, said
 
 # a quantised model arrives while it reads
 call("synth", "--arch", "tiny-llama+sees", "--type", "q4_0", "-o", "sees4.gguf")
