@@ -32,7 +32,7 @@ bool cli_prompt_template(const char *given, char **source) {
         *source = strdup(given);
         if (!*source) cli_failed_text("no memory for a name");
     } else if (access(given, F_OK)) {
-        cli_failed_text("--chat-template %s: neither a file nor one of " TN_CHAT_NAMES, given);
+        cli_failed_text("--chat-template %.120s: neither a file nor one of " TN_CHAT_NAMES, given);
     } else {
         *source = cli_read_text_file(given, &n);
     }
