@@ -288,6 +288,8 @@ static int unknown_option(const command *c, const char *arg, size_t n_name) {
     if (n_name < sizeof word) memcpy(word, arg, n_name);
     cli_spelling_begin(&near, word);
     const model_args *a = params_of(c);
+    cli_spelling_try(&near, "--help", 6);
+    if (a) cli_spelling_try(&near, "--set", 5);
     for (const arg_spec *s = c->specs; s->name || s->letter; s++) {
         int n = s->name ? snprintf(known, sizeof known, "--%s", s->name) : 0;
         if (n > 0 && n < (int)sizeof known) cli_spelling_try(&near, known, (size_t)n);

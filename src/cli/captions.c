@@ -37,7 +37,10 @@ static bool on_token(void *user, int32_t token, const char *text, size_t n, floa
     return !atomic_load(c->stopped) && cli_answer_on_token(&c->answer, token, text, n, logprob);
 }
 
-enum { LEAST_SIDE = 64 }; /* of a picture in a document, in pixels */
+enum {
+    LEAST_SIDE = 64,     /* of a picture in a document, in pixels */
+    FILE_BYTES = 1 << 30 /* of a document, which its own limit was read by */
+};
 
 /* What the model says of a picture is in c->answer. */
 static tern_status describe(captions *c, const char *bytes, size_t n, tern_error *err) {
@@ -116,7 +119,7 @@ static tern_status describe_page(captions *c, const char *path, const char *kind
     size_t n;
     *there = false;
     cli_answer_clear(&c->answer);
-    TN_TRY(tn_reader_page(c->reader, path, page, TN_PICTURE_MAX_BYTES, &bytes, &n, err));
+    TN_TRY(tn_reader_page(c->reader, path, page, FILE_BYTES, &bytes, &n, err));
     *there = n > 0;
     if (n && c->terminal) cli_live_line("looking at %s %d of %s", kind, page, cli_shown(path));
     const tern_status st = n ? describe(c, bytes, n, err) : TERN_OK;
@@ -124,10 +127,10 @@ static tern_status describe_page(captions *c, const char *path, const char *kind
     return st;
 }
 
-static tern_status tell_pages(captions *c, const char *path, const char *kind, telling *t, tern_error *err) {
+static tern_status tell_pages(captions *c, const char *path, telling *t, tern_error *err) {
     bool there = true;
     for (int page = 1;; page++) {
-        TN_TRY(describe_page(c, path, kind, page, &there, err));
+        TN_TRY(describe_page(c, path, "page", page, &there, err));
         if (!there) return TERN_OK;
         if (page > 1) TN_TRY(put(t, "\f", 1, err));
         TN_TRY(put_caption(c, t, err));
@@ -151,18 +154,18 @@ static tern_status tell_empty_pages(captions *c, const char *path, const char *h
     return put(t, had, strlen(had), err);
 }
 
-/* The text of an office document, and after it what its pictures show, a paragraph each. Small ones are ornaments, and one
- * that cannot be read leaves the others. */
+/* The text of an office document, and after it what its pictures show, a paragraph each; without text a page each. Small ones
+ * are ornaments, and one that cannot be read leaves the others. */
 static tern_status tell_pictures(captions *c, const char *path, const char *had, telling *t,
                                  tern_error *err) {
     bool there = true;
-    TN_TRY(put(t, had, strlen(had), err));
+    if (had) TN_TRY(put(t, had, strlen(had), err));
     for (int i = 1;; i++) {
         const tern_status st = describe_page(c, path, "picture", i, &there, err);
         const bool odd = there && (st == TERN_E_FORMAT || st == TERN_E_LIMIT || st == TERN_E_UNSUPPORTED);
         if (!there || (st != TERN_OK && !odd)) return st;
         if (odd || !c->answer.n) continue;
-        TN_TRY(put(t, "\n\n", 2, err));
+        if (t->n) TN_TRY(put(t, had ? "\n\n" : "\f", had ? 2 : 1, err));
         TN_TRY(put_caption(c, t, err));
     }
 }
@@ -176,9 +179,8 @@ tern_status cli_captions_make(void *user, const char *path, const char *bytes, s
     tern_status st = TERN_OK;
     *text = NULL;
     c->least = office ? LEAST_SIDE : 0;
-    if (pdf) st = had ? tell_empty_pages(c, path, had, &t, err) : tell_pages(c, path, "page", &t, err);
-    else if (office)
-        st = had ? tell_pictures(c, path, had, &t, err) : tell_pages(c, path, "picture", &t, err);
+    if (pdf) st = had ? tell_empty_pages(c, path, had, &t, err) : tell_pages(c, path, &t, err);
+    else if (office) st = tell_pictures(c, path, had, &t, err);
     if (picture && c->terminal) cli_live_line("looking at %s", cli_shown(path));
     if (picture) st = describe(c, bytes, n, err);
     if (picture && st == TERN_OK) st = put_caption(c, &t, err);

@@ -181,7 +181,8 @@ static int run_pack(const char *src, const char *out, const char *scheme, const 
 
 static bool names_other_format(const char *out) {
     const char *ending = strrchr(out, '.');
-    return ending && (!strcmp(ending, ".gguf") || !strcmp(ending, ".safetensors") || !strcmp(ending, ".bin"));
+    return ending &&
+           (!strcasecmp(ending, ".gguf") || !strcmp(ending, ".safetensors") || !strcmp(ending, ".bin"));
 }
 
 /* Returns -1 to go on or an exit status. */
@@ -190,7 +191,7 @@ static int check_names(const command *c, const char *src, const char *out, const
     if (!src) return cli_usage_error(c, "SRC is required");
     if (!out) return cli_usage_error(c, "-o OUT.tern is required");
     const char *ending = strrchr(out, '.');
-    if (type && (!ending || strcmp(ending, ".gguf")))
+    if (type && (!ending || strcasecmp(ending, ".gguf")))
         return cli_usage_error(c, "--type is for GGUF files: give the output a name that ends in .gguf");
     if (type && !(*form = tn_gguf_form_named(type)))
         return cli_usage_error(c, "type '%s' is unknown; there are " TN_GGUF_FORMS, type);

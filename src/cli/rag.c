@@ -116,11 +116,11 @@ static int report_added(const tn_rag_added *sum, const index_size *size, const t
                          "passages", (json_int_t)size->n_passages, "vectors_written", (json_int_t)n_made,
                          "vectors", (json_int_t)vectors->n_vectors, "seconds", seconds),
             JSON_INDENT(2) | JSON_REAL_PRECISION(6));
-    printf("%lld added, %lld changed, %lld unchanged, %lld removed, %lld skipped; %lld documents with %lld "
-           "passages",
+    printf("%lld added, %lld changed, %lld unchanged, %lld removed, %lld skipped; %lld document%s with %lld "
+           "passage%s",
            (long long)sum->n_added, (long long)sum->n_changed, (long long)sum->n_unchanged,
            (long long)sum->n_removed, (long long)sum->n_skipped, (long long)size->n_documents,
-           (long long)size->n_passages);
+           size->n_documents == 1 ? "" : "s", (long long)size->n_passages, size->n_passages == 1 ? "" : "s");
     if (sum->n_captions) printf(" (%lld pictures and pages looked at)", (long long)sum->n_captions);
     if (vectors->any)
         printf(" and %lld vectors (%lld new)", (long long)vectors->n_vectors, (long long)n_made);
@@ -178,7 +178,7 @@ static int sub_add(int argc, char **argv) {
          "which output becomes a passage's vector: the mean over its tokens, or the last token (default: as "
          "the model file says, else the mean)"},
         {"captions", 0, "MODEL", ARG_STR, &captioner, 0, 0,
-         "let this model, which sees, tell what is in pictures, in PDF pages without text and in pictures of "
+         "let this model, which sees, describe pictures, PDF pages without text and the pictures of "
          "office documents (default: they are skipped)"},
         {"passage", 0, "N", ARG_INT, &max_tokens, 16, 4096, "most tokens per passage (default 192)"},
         {"overlap", 0, "N", ARG_INT, &overlap, 0, 4095,

@@ -1,18 +1,24 @@
 #include "cli/spelling.h"
 
+#include <stdbool.h>
 #include <string.h>
 
-/* How many letters are to be changed, added or left out to make b, of n bytes, of a. */
+/* How many letters are to be changed, added, left out or swapped with the next to make b, of n bytes, of a. */
 static size_t distance(const char *a, const char *b, size_t n) {
-    size_t row[SPELLING_MAX];
+    size_t rows[3][SPELLING_MAX], *before = rows[0], *last = rows[1], *row = rows[2];
     for (size_t k = 0; k <= n; k++) row[k] = k;
-    for (; *a; a++) {
-        size_t diagonal = row[0]++;
+    for (size_t i = 1; a[i - 1]; i++) {
+        size_t *const oldest = before;
+        before = last;
+        last = row;
+        row = oldest;
+        row[0] = i;
         for (size_t k = 1; k <= n; k++) {
-            size_t same = diagonal + (*a != b[k - 1]),
-                   least = row[k] < row[k - 1] ? row[k] + 1 : row[k - 1] + 1;
-            diagonal = row[k];
-            row[k] = same < least ? same : least;
+            row[k] = last[k - 1] + (a[i - 1] != b[k - 1]);
+            if (last[k] + 1 < row[k]) row[k] = last[k] + 1;
+            if (row[k - 1] + 1 < row[k]) row[k] = row[k - 1] + 1;
+            const bool swapped = i > 1 && k > 1 && a[i - 1] == b[k - 2] && a[i - 2] == b[k - 1];
+            if (swapped && before[k - 2] + 1 < row[k]) row[k] = before[k - 2] + 1;
         }
     }
     return row[n];

@@ -29,7 +29,7 @@ typedef struct container {
     entry *entries; /* by name */
     int n_entries, cap_entries;
     size_t n_unfolded; /* bytes of all of them */
-    bool is_encrypted;
+    bool is_encrypted, is_document;
     const char *why;
     tern_error *err;
 } container;
@@ -59,6 +59,11 @@ static bool is_picture(const char *name) {
     }
     return false;
 }
+
+/* The entries that tell a document from another archive. */
+static const char *const mains[] = {"word/document.xml", "xl/workbook.xml", "ppt/presentation.xml",
+                                    "META-INF/container.xml", "content.xml"};
+static const char no_document[] = "it is an archive, not a document (docx, pptx, xlsx, odt, ods, odp, epub)";
 
 /* Unfolds the entry at hand. *out is NULL when c->why says what is wrong. */
 static tern_status unfold(container *c, struct archive *a, char **out, size_t *n_out) {
@@ -125,6 +130,8 @@ static tern_status read_container(container *c, const char *bytes, size_t n, boo
         const char *name = archive_entry_pathname(e);
         if (++n_seen > TN_DOC_ZIP_ENTRIES) c->why = "its container has too many entries";
         if (name && !strcmp(name, "META-INF/encryption.xml")) c->is_encrypted = true;
+        for (size_t i = 0; name && i < sizeof mains / sizeof *mains; i++)
+            c->is_document |= !strcmp(name, mains[i]);
         const bool wanted = name && (picture    ? !strcmp(name, picture)
                                      : pictures ? is_picture(name)
                                                 : is_markup(name));
@@ -577,7 +584,7 @@ tern_status tn_doc_office(tn_doc_text *t, const char *bytes, size_t n, const cha
         else if (entry_at(&c, "ppt/presentation.xml")) st = slides(&c);
         else if (entry_at(&c, "META-INF/container.xml")) st = book(&c);
         else if (entry_at(&c, "content.xml")) st = open_document(&c);
-        else c.why = "it is an archive, not a document (docx, pptx, xlsx, odt, ods, odp, epub)";
+        else c.why = no_document;
     }
     if (c.is_encrypted && c.why) c.why = "it is encrypted";
     close_container(&c);
@@ -592,15 +599,20 @@ tern_status tn_doc_office_picture(tn_ctx *ctx, const char *bytes, size_t n, int 
     *out = NULL;
     *n_out = 0;
     tern_status st = read_container(&names, bytes, n, true, NULL);
+    if (st == TERN_OK && !names.why && !names.is_document) names.why = no_document;
     if (st == TERN_OK && !names.why && number <= names.n_entries && number <= TN_DOC_PICTURES) {
         qsort(names.entries, (size_t)names.n_entries, sizeof names.entries[0], by_number);
         st = read_container(&one, bytes, n, true, names.entries[number - 1].name);
     }
-    *why = names.why ? names.why : one.why;
-    if (st == TERN_OK && !*why && one.n_entries) {
+    *why = names.why;
+    if (st == TERN_OK && one.n_entries && one.entries[0].bytes && one.entries[0].n) {
         *out = one.entries[0].bytes;
         *n_out = one.entries[0].n;
         one.entries[0].bytes = NULL;
+    } else if (st == TERN_OK && one.n_entries) { /* empty, or cannot be unfolded: the next may be whole */
+        *out = tn_strndup(ctx, TN_MEM_TEXT, "?", 1);
+        *n_out = 1;
+        if (!*out) st = tn_fail(err, TERN_E_MEMORY, "no memory for a picture of a document");
     }
     close_container(&names);
     close_container(&one);

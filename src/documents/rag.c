@@ -265,13 +265,14 @@ static tern_status add_caption(indexer *x, const char *path, int64_t hash, const
     return TERN_OK;
 }
 
-/* Adds what a document with text shows beside it: *text [*n_text] is replaced by another one. */
+/* Adds what a document with text shows beside it: *text [*n_text] is replaced by another one. *told: it was looked at. */
 static tern_status add_shown(indexer *x, const char *path, const char *bytes, size_t n, char **text,
-                             size_t *n_text) {
+                             size_t *n_text, bool *told) {
     char *more, line[4400];
     tern_error said;
     if (strlen(*text) != *n_text) return TERN_OK; /* a zero within it: what stands after it would be lost */
     TN_TRY(look_at(x, path, bytes, n, *text, &more, &said));
+    *told = said.code == TERN_OK;
     if (said.code != TERN_OK && x->o->notice) {
         snprintf(line, sizeof line, "%s: its pictures are left out: %s", path, said.message);
         x->o->notice(x->o->user, line);
@@ -302,9 +303,11 @@ static tern_status add_bytes(indexer *x, const char *path, const char *bytes, si
     XXH64_hash_t seed = XXH64(
         &(uint64_t[]){x->passages.max_tokens, x->passages.overlap_tokens, x->passages.count != NULL}, 24, 0);
     int64_t hash = (int64_t)XXH64(bytes, n, seed), known, old_hash;
+    const int64_t hash_told = hash ^ 1; /* with what it shows: then it is not looked at again */
+    const bool shows = x->o->caption && (tn_is_pdf(bytes, n) || tn_doc_is_container(bytes, n));
     TN_TRY(find_document(x, path, &known, &old_hash));
     x->out->n_bytes += n;
-    if (known && old_hash == hash) {
+    if (known && (old_hash == hash_told || (old_hash == hash && !shows))) {
         x->out->n_unchanged++;
         return TERN_OK;
     }
@@ -316,16 +319,16 @@ static tern_status add_bytes(indexer *x, const char *path, const char *bytes, si
     if (why && x->o->caption) {
         const int64_t more = x->out->n_unread - n_unread; /* unless it can be told of */
         x->out->n_unread = n_unread;
-        return add_caption(x, path, hash, bytes, n, why, more);
+        return add_caption(x, path, hash_told, bytes, n, why, more);
     }
     if (why) {
         skip(x, path, why);
         return TERN_OK;
     }
     x->places = tn_is_pdf(bytes, n) ? PAGES : tn_document_has_lines(path, bytes, n) ? LINES : NO_PLACES;
-    const bool shows = x->o->caption && (x->places == PAGES || tn_doc_is_container(bytes, n));
-    tern_status st = shows ? add_shown(x, path, bytes, n, &text, &n_text) : TERN_OK;
-    if (st == TERN_OK) st = write_document(x, path, hash, n, text, n_text, false);
+    bool told = false;
+    tern_status st = shows ? add_shown(x, path, bytes, n, &text, &n_text, &told) : TERN_OK;
+    if (st == TERN_OK) st = write_document(x, path, told ? hash_told : hash, n, text, n_text, false);
     if (st == TERN_OK && x->places == PAGES) tell_of_empty_pages(x, path, text, n_text);
     tn_free(x->ctx, text);
     TN_TRY(st);

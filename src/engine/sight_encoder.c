@@ -38,7 +38,7 @@ static tern_status check_model(const tern_engine *e, tern_error *err) {
 }
 
 bool tn_encoder_sees_itself(const tern_engine *e, tn_tower_kind kind) {
-    return kind == TN_TOWER_GEMMA3 || (kind == TN_TOWER_GEMMA4 && !e->model->h.n_ple);
+    return (kind == TN_TOWER_GEMMA3 || kind == TN_TOWER_GEMMA4) && tn_pictures_see_themselves(&e->model->h);
 }
 
 /* What the encoder's rows need of the language model. */
@@ -73,8 +73,8 @@ static tern_status fit_chunk(const tern_engine *e, tn_tower_shape *s, tern_error
     if (rows <= chunk) return TERN_OK;
     TN_FAIL_IF(!any_size || chunk < LEAST, err, TERN_E_UNSUPPORTED,
                "the rows of a picture see each other, up to %" PRId64 ", and a chunk has %" PRId64
-               ": --set chunk=%d or more",
-               rows, chunk, LEAST);
+               ": --set chunk=%" PRId64 " or more",
+               rows, chunk, any_size ? LEAST : (rows + 31) / 32 * 32);
     s->max_pixels = chunk * area;
     if (s->min_pixels > s->max_pixels / 4) s->min_pixels = s->max_pixels / 4;
     return TERN_OK;

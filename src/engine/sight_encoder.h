@@ -35,8 +35,7 @@ void tn_encoder_close(tn_encoder **x);
 /* Why there is none that may be used; NULL: there is one. */
 const tern_error *tn_encoder_blind(const tn_encoder *x);
 const tn_tower_shape *tn_encoder_shape(const tn_encoder *x);
-/* A picture's rows see each other: Gemma 3's, and those of Gemma 4 whose layers have no embeddings of their
- * own. */
+/* A picture's rows of such an encoder see each other. */
 bool tn_encoder_sees_itself(const tern_engine *e, tn_tower_kind kind);
 
 /* Whether the fingerprint is known. */

@@ -512,7 +512,6 @@ static int32_t rows_of(const keys *k, const char *tensor) {
     return !t ? 0 : t->dims[0] <= 1 << 20 ? (int32_t)t->dims[0] : -1;
 }
 
-/* How it comes of the rows, and what it goes through; and what begins the rows of an encoder. */
 /* What scores are of. Of several, a model that also writes says the share of the first: it must be that of a yes. */
 static tern_status gguf_labels(keys *k, const tn_arch *a, const tn_hparams *h) {
     char buf[128];

@@ -641,3 +641,7 @@ uint64_t tn_hparams_identity(const tn_hparams *h) {
     all.n_next = 0;
     return XXH64(&all, sizeof all, 0);
 }
+
+bool tn_pictures_see_themselves(const tn_hparams *h) {
+    return !strcmp(h->arch, "gemma3") || (!strcmp(h->arch, "gemma4") && !h->n_ple);
+}

@@ -249,6 +249,8 @@ static inline bool tn_is_eagle(const tn_hparams *h) {
 }
 
 static inline bool tn_has_axes(const tn_hparams *h) { return h->rope_axes[1] > 0; }
+/* Rows of a picture see each other: Gemma 3's, and those of Gemma 4 whose layers have no embeddings of their own. */
+bool tn_pictures_see_themselves(const tn_hparams *h);
 /* By which axis a pair turns. */
 static inline int32_t tn_rope_axis(const tn_hparams *h, int32_t pair) {
     const int32_t *n = h->rope_axes, axis = pair % TN_AXES;

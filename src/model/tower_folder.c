@@ -370,8 +370,8 @@ static tern_status add_tensor(tn_tower_folder *f, const tn_tensor *t, const char
     }
     switch (r->how) {
     case PARTS:
-        if (!*end)
-            end = strrchr(t->name, '_')[1] == 'b' ? ".bias" : ".weight"; /* in_proj_bias, in_proj_weight */
+        if (!strcmp(r->hf, "attn.in_proj_weight")) end = ".weight"; /* whose names end otherwise */
+        if (!strcmp(r->hf, "attn.in_proj_bias")) end = ".bias";
         return add_parts(f, t, r, number, end, err);
     case FILM: return add_film(f, t, r, err);
     case COLOURS: return add_colours(f, t, r, err);

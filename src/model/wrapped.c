@@ -41,7 +41,7 @@ static const struct {
     const char *text;
 } minicpmv[] = {{2.6, "qwen2"}, {4.0, "llama"}, {4.5, "qwen3"}};
 
-/* What of it is said of pictures, which the reader of the encoder looks at. */
+/* What of it is said of pictures: the reader of the encoder looks at those that change something. */
 static const char *const of_pictures[] = {"version",
                                           "query_num",
                                           "slice_config",
@@ -65,6 +65,8 @@ static tern_status text_of_minicpmv(const json_t *config, const char *file, json
     const char *type = NULL;
     for (size_t i = 0; i < sizeof minicpmv / sizeof *minicpmv; i++)
         if (fabs(version - minicpmv[i].version) < 1e-3) type = minicpmv[i].text;
+    TN_FAIL_IF(!json_is_number(json_object_get(config, "version")), err, TERN_E_FORMAT,
+               "%s: 'version' of MiniCPM-V is missing, or no number", file);
     TN_FAIL_IF(!type, err, TERN_E_UNSUPPORTED,
                "%s: version %g of MiniCPM-V; 2.6, 4.0 and 4.5 are read from folders", file, version);
     *out = tn_json_copy_flat(config);

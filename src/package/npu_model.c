@@ -185,6 +185,9 @@ static tern_status open_arrays(tn_npu_model *m, tn_model *model, const char *pat
     model->fingerprint = tn_package_fingerprint(m->pkg, &model->h);
     bool tuned = opt->tuned.chunk && opt->tuned.fingerprint == model->fingerprint;
     m->chunk = opt->chunk ? opt->chunk : tuned ? opt->tuned.chunk : TN_CHUNK_DEFAULT;
+    /* one chunk reads a whole picture, whatever was measured on texts */
+    if (!opt->chunk && m->chunk < TN_CHUNK_DEFAULT && tn_pictures_see_themselves(&model->h))
+        m->chunk = TN_CHUNK_DEFAULT;
     if (tuned && m->chunk == opt->tuned.chunk) m->tuned = opt->tuned;
     if (tuned) m->tuned.attn_times = opt->tuned.attn_times; /* for chunks of any length */
     if (tuned) memcpy(m->tuned.packed_form, opt->tuned.packed_form, sizeof m->tuned.packed_form);

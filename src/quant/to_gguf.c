@@ -60,7 +60,7 @@ static tn_dtype type_in_layer(const tn_gguf_form *f, const char *name, int layer
     return some && takes_more(layer, n_layers) ? TN_Q6_K : f->most;
 }
 
-/* Rows that are no multiple of a block take blocks of 32, as in llama.cpp's tools. */
+/* Rows that are no multiple of a block take blocks of 32. */
 static tn_dtype type_of_width(tn_dtype d, int64_t k) {
     if (d == TN_Q8_0 || k % tn_block_form_of(d)->n == 0) return d;
     return d == TN_Q6_K ? TN_Q8_0 : d == TN_IQ4_XS ? TN_IQ4_NL : TN_Q5_0;
@@ -315,7 +315,7 @@ tern_status tn_pack_to_gguf(packer *p, const tn_calib_text *text, int32_t window
     writing w = {.p = p};
     struct stat sb;
     TN_FAIL_IF(!stat(p->source_path, &sb) && S_ISDIR(sb.st_mode), p->err, TERN_E_UNSUPPORTED,
-               "%s: is a folder; a GGUF file is written from a GGUF file (llama.cpp's convert_hf_to_gguf.py "
+               "%s is a folder; a GGUF file is written from a GGUF file (llama.cpp's convert_hf_to_gguf.py "
                "makes one)",
                p->source_path);
     TN_TRY(tn_gguf_open(p->ctx, p->source_path, &w.g, p->err));

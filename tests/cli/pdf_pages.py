@@ -230,15 +230,19 @@ for seed, size in ((11, (70, 64)), (12, (90, 80)), (13, (64, 70))):
     write(f"p{seed}.png", png(*size, seed))
 picture = {seed: open(f"{TMP}/p{seed}.png", "rb").read() for seed in (11, 12, 13)}
 WORDS = {"word/document.xml": "<w:document xmlns:w='w'><w:body><w:p><w:t>Two herons and a lake.</w:t></w:p></w:body></w:document>"}
-zipped("mixed/words.docx", {**WORDS, "word/media/image10.png": picture[12], "word/media/image9.png": picture[11], "word/media/image11.png": picture[13][:99],
+zipped("mixed/words.docx", {**WORDS, "word/media/image10.png": picture[12], "word/media/image9.png": picture[11], "word/media/image1.png": picture[13][:99], "word/media/image2.png": b"",
                             "word/media/dot.png": png(63, 70, 5), "docProps/thumbnail.png": picture[13], "word/media/image12.emf": b"no picture that is read"})
-zipped("mixed/slides.pptx", {"ppt/presentation.xml": "<p:presentation xmlns:p='p'/>", "ppt/media/image1.png": picture[13]})
+zipped("mixed/slides.pptx", {"ppt/presentation.xml": "<p:presentation xmlns:p='p'/>", "ppt/media/image1.png": picture[13][:50], "ppt/media/image2.png": picture[13]})
+zipped("mixed/photos.zip", {"a.png": picture[12]})
 write_pdf("mixed/half.pdf", b"Words of the first page.", (70, 30, 1), (30, 40, 2), (70, 30, 1))
 left = json.loads(rag("add", "mixed", "--embed", "none", "--json", store="mixed.db")[0])
-assert (left["added"], left["skipped"], left["captions_written"], left["empty_pages"]) == (2, 1, 0, 2), left
+assert (left["added"], left["skipped"], left["captions_written"], left["empty_pages"]) == (2, 2, 0, 2), left
 added, said = rag("add", "mixed", "--embed", "none", "--captions", "sees.gguf", "--json", store="captioned.db")
 added = json.loads(added)
-assert (added["added"], added["skipped"], added["captions_written"], added["empty_pages"]) == (3, 0, 5, 0), (added, said)
+assert (added["added"], added["skipped"], added["captions_written"], added["empty_pages"]) == (3, 1, 5, 0), (added, said)
+assert "photos.zip: skipped: it is an archive, not a document" in said, said
+later = [json.loads(rag("add", "mixed", "--embed", "none", "--json", *more, store="mixed.db")[0]) for more in (("--captions", "sees.gguf"), (), ("--captions", "sees.gguf"))]
+assert [(x["added"], x["changed"], x["unchanged"], x["captions_written"]) for x in later] == [(1, 2, 0, 5), (0, 0, 3, 0), (0, 0, 3, 0)], later
 
 
 def text_of(path):
@@ -259,6 +263,7 @@ assert places[0] == 0 and places == sorted(places) and says("mixed/half.pdf#2") 
 write_pdf("mixed/half.pdf", b"Other words.", (70, 30, 1), b"dies")
 said = rag("add", "mixed", "--embed", "none", "--captions", "sees.gguf", store="captioned.db")[1]
 assert "half.pdf: its pictures are left out: pdftoppm cannot read it" in said, said
+assert "half.pdf: its pictures are left out" in rag("add", "mixed", "--embed", "none", "--captions", "sees.gguf", store="captioned.db")[1]  # and tried again
 assert json.loads(rag("show", "mixed/half.pdf", "1", "--json", store="captioned.db")[0])["text"].strip() == "Other words."
 
 # poppler itself, where it is

@@ -673,7 +673,19 @@ def top(**values):
 
 
 C, P = "config.json", "preprocessor_config.json"
+# a name that ends where no part of it says of what it is
+with open(TMP + "/Qwen2.5-VL/model.safetensors", "rb") as f:
+    was = f.read()
+n = struct.unpack("<Q", was[:8])[0]
+now = was[8:8 + n].replace(b'"visual.blocks.0.attn.qkv.weight"', b'"visual.blocks.0.attn.qkv"')
+with open(TMP + "/Qwen2.5-VL/model.safetensors", "wb") as f:
+    f.write(struct.pack("<Q", len(now)) + now + was[8 + n:])
+call("run", "Qwen2.5-VL", "small.png", "what?", "-n", "1", "--picture-cache", "0", rc=1, err="v.blk.0.attn_q")
+with open(TMP + "/Qwen2.5-VL/model.safetensors", "wb") as f:
+    f.write(was)
+
 for change, err in ((lambda c: c.update(version=2.5), "version 2.5 of MiniCPM-V; 2.6, 4.0 and 4.5 are read from folders"),
+                    (lambda c: c.pop("version"), "'version' of MiniCPM-V is missing, or no number"),
                     (lambda c: c.pop("drop_vision_last_layer"), "'drop_vision_last_layer' of an encoder of pictures is not false"),
                     (lambda c: c["slice_config"].update(max_slice_nums=4), "'max_slice_nums' of an encoder of pictures is not 9"),
                     (lambda c: c["slice_config"].update(scale_resolution=64), "'scale_resolution' is 32; it is supported as 64"),

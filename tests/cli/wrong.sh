@@ -56,6 +56,8 @@ refused 'unexpected argument|there\x1b[2J' 2 "$tern" run "$tmp/m.gguf" hi $'ther
 
 # Options: what is misspelt is told the nearest.
 refused "unknown option '--temprature'|did you mean --temperature?" 2 "$tern" run "$tmp/m.gguf" hi --temprature 1
+refused "did you mean --temp?" 2 "$tern" run "$tmp/m.gguf" hi --tmep 1
+refused "did you mean --help?" 2 "$tern" bench --hepl
 refused "did you mean --bits?" 2 "$tern" pack "$tmp/m.gguf" --bit 4
 refused "did you mean --store?" 2 "$tern" rag ls --stor x
 refused "unknown option '--overide-kv' (see" 2 "$tern" run "$tmp/m.gguf" hi --overide-kv x # which is refused when it is spelt well

@@ -1,5 +1,7 @@
 /* Pictures whose rows see each other (Gemma 3, the larger Gemma 4): read as a model that reads texts as a whole reads these
  * rows, wherever they stand among chunks and in whatever pieces the text comes, from files and from packages. */
+#include "package/npu_model.h"
+#include "package/tuned.h"
 #include "session/pictures.h"
 #include "session/session.h"
 
@@ -16,12 +18,14 @@
 enum { N = 90, CTX = 1024 };
 
 static char gemma3[2][FIXTURE_PATH], gemma4[2][FIXTURE_PATH]; /* a file, and its package */
+static char llama[FIXTURE_PATH];
 static int32_t prompt[N];
 
 static int make_models(void **state) {
     (void)state;
     fixture_both(gemma3[0], gemma3[1], 0, "tiny-gemma3", 3, TN_F32, NULL);
     fixture_both(gemma4[0], gemma4[1], 1, "tiny-gemma4+dense", 3, TN_F32, NULL);
+    fixture_both(NULL, llama, 2, "tiny-llama", 3, TN_F32, NULL);
     fixture_prompt(prompt, N);
     return 0;
 }
@@ -211,6 +215,30 @@ static void in_full_among_sparse_chunks(void **state) {
     }
 }
 
+/* Chunks that were measured as quicker, but are too short for a picture, are for models whose pictures need no whole one. */
+static void measured_chunks_hold_pictures(void **state) {
+    (void)state;
+    const struct {
+        const char *path;
+        int32_t chunk;
+    } wants[] = {{gemma3[1], 256}, {gemma4[1], 256}, {llama, 128}};
+    for (int i = 0; i < 3; i++) {
+        char key[40], profile[FIXTURE_PATH + 16], text[200];
+        tern_engine *e = fixture_engine(wants[i].path, NULL);
+        tn_tuned_key(e->kern.cpu, e->n_lane_workers, key);
+        const int n = snprintf(text, sizeof text,
+                               "{\"tuned\": {\"key\": \"%s\", \"fingerprint\": \"%016llx\", \"chunk\": 128}}",
+                               key, (unsigned long long)e->npu->model->fingerprint);
+        tern_engine_close(&e);
+        assert_true(tn_tuned_path(wants[i].path, profile, sizeof profile));
+        fixture_write(profile, text, (size_t)n);
+        e = fixture_engine(wants[i].path, NULL);
+        assert_int_equal(e->npu->chunk, wants[i].chunk);
+        tern_engine_close(&e);
+        assert_int_equal(remove(profile), 0);
+    }
+}
+
 /* What is no whole picture is told, or read in order. */
 static void parts_of_pictures(void **state) {
     (void)state;
@@ -301,6 +329,7 @@ int main(void) {
         cmocka_unit_test(anywhere_among_chunks),
         cmocka_unit_test(packages_see_what_files_see),
         cmocka_unit_test(in_full_among_sparse_chunks),
+        cmocka_unit_test(measured_chunks_hold_pictures),
         cmocka_unit_test(parts_of_pictures),
         cmocka_unit_test(pictures_in_windows),
     };
