@@ -143,8 +143,21 @@ static tern_status read_container(container *c, const char *bytes, size_t n, boo
     return st;
 }
 
+static bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+/* By name, numbers within it by their size. */
 static int by_number(const void *a, const void *b) {
-    return strverscmp(((const entry *)a)->name, ((const entry *)b)->name);
+    const char *p = ((const entry *)a)->name, *q = ((const entry *)b)->name;
+    for (;;) {
+        while (*p && *p == *q && !is_digit(*p)) p++, q++;
+        if (!is_digit(*p) || !is_digit(*q)) break;
+        p += strspn(p, "0"), q += strspn(q, "0");
+        const size_t n = strspn(p, "0123456789"), m = strspn(q, "0123456789");
+        const int order = n != m ? (n < m ? -1 : 1) : memcmp(p, q, n);
+        if (order) return order;
+        p += n, q += m;
+    }
+    return *p != *q ? ((uint8_t)*p < (uint8_t)*q ? -1 : 1) : by_name(a, b);
 }
 
 static void close_container(container *c) {
