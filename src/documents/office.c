@@ -34,8 +34,6 @@ typedef struct container {
     tern_error *err;
 } container;
 
-bool tn_doc_is_container(const char *bytes, size_t n) { return n >= 4 && !memcmp(bytes, "PK\3\4", 4); }
-
 /* ---- entries --------------------------------------------------------------------------------------- */
 
 static bool is_markup(const char *name) {

@@ -4,10 +4,14 @@
 
 #include "documents/doc_text.h"
 
+#include <string.h>
+
 enum { TN_DOC_ZIP_ENTRIES = 10000, TN_DOC_PICTURES = 200 };
 
 /* Tells whether it may be one: a ZIP file. */
-bool tn_doc_is_container(const char *bytes, size_t n);
+static inline bool tn_doc_is_container(const char *bytes, size_t n) {
+    return n >= 4 && !memcmp(bytes, "PK\3\4", 4);
+}
 
 /* Reads docx, pptx, xlsx, odt, ods, odp and epub; a container's entries say which it is. Where there is no text
  * *why says the reason, a constant. */
