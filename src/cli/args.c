@@ -254,7 +254,8 @@ static bool known(const command *c, const char *option) {
     return find(c, option, strlen(option)) || find_param(c, option, strlen(option), &fixed);
 }
 
-/* Takes an option of n letters as other programs spell it, and says what it means here. Returns -1, or an exit status. */
+/* Takes an option of n letters as other programs spell it, and says what it means here. Returns -1, or an
+ * exit status. */
 static int parse_foreign(const command *c, const foreign_option *f, size_t n, int argc, char **argv, int *i) {
     char word[4096], name[32];
     const char *value = argv[*i][n] ? argv[*i] + n + 1 : NULL;

@@ -91,8 +91,8 @@ void cli_args_model_path(model_args *a);
 /* The same of any model: name itself, or what it stands for, in path. */
 enum { MODEL_PATH_MAX = 4096 };
 const char *cli_model_path(const char *name, char path[MODEL_PATH_MAX]);
-/* The same of a command's word for a model, which is changed to what it stands for. Returns -1, or EXIT_FAILED where there is
- * no such model, which was said. */
+/* The same of a command's word for a model, which is changed to what it stands for. Returns -1, or
+ * EXIT_FAILED where there is no such model, which was said. */
 int cli_model_word(const char **word, char path[MODEL_PATH_MAX]);
 /* Takes a word (or NULL) as the model, where -m named none. Returns -1, or EXIT_USAGE where both did. */
 int cli_args_model_word(const command *c, model_args *a, const char *word);

@@ -154,8 +154,8 @@ static tern_status tell_empty_pages(captions *c, const char *path, const char *h
     return put(t, had, strlen(had), err);
 }
 
-/* The text of an office document, and after it what its pictures show, a paragraph each; without text a page each. Small ones
- * are ornaments, and one that cannot be read leaves the others. */
+/* The text of an office document, and after it what its pictures show, a paragraph each; without text a page
+ * each. Small ones are ornaments, and one that cannot be read leaves the others. */
 static tern_status tell_pictures(captions *c, const char *path, const char *had, telling *t,
                                  tern_error *err) {
     bool there = true;

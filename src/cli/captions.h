@@ -1,5 +1,5 @@
-/* cli/captions.h - what a model that sees says of scans and pictures, for an index of documents: a passage for each page that has
- * no text, and a paragraph for each picture in an office document. */
+/* cli/captions.h - what a model that sees says of scans and pictures, for an index of documents: a passage
+ * for each page that has no text, and a paragraph for each picture in an office document. */
 #ifndef TN_CLI_CAPTIONS_H
 #define TN_CLI_CAPTIONS_H
 

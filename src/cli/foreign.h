@@ -1,5 +1,5 @@
-/* cli/foreign.h - spellings of llama.cpp and Ollama, for people who have them in their fingers: each is taken with one line
- * that says what it means here, or what tern does instead. */
+/* cli/foreign.h - spellings of llama.cpp and Ollama, for people who have them in their fingers: each is taken
+ * with one line that says what it means here, or what tern does instead. */
 #ifndef TN_CLI_FOREIGN_H
 #define TN_CLI_FOREIGN_H
 

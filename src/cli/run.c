@@ -80,9 +80,10 @@ static int sort_words(const command *c, request *r) {
             r->prompt = w;
             r->by_words = true;
         } else {
+            const bool is_file = !access(r->prompt, F_OK);
             return cli_usage_error(c, "unexpected argument '%s': %s '%s'%s, so it is the prompt", w,
-                                   access(r->prompt, F_OK) ? "there is no file" : "the file", r->prompt,
-                                   access(r->prompt, F_OK) ? "" : " is not a picture that can be read");
+                                   is_file ? "the file" : "there is no file", r->prompt,
+                                   is_file ? " is not a picture that can be read" : "");
         }
     }
     if (input) {

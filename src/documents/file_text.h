@@ -4,10 +4,10 @@
 
 #include "base/ctx.h"
 
-/* The text of a file, as an index would read it, without one; with a page (from 1) that page of a PDF file as a PNG file, or that
- * picture of an office document; nothing where there is none. When its bytes are read, and before anybody looks into
- * them, seal is called with the path and whether it is PDF, which pdftotext reads; NULL: nothing is. *out is
- * zero-terminated; free with tn_free. */
+/* The text of a file, as an index would read it, without one; with a page (from 1) that page of a PDF file as
+ * a PNG file, or that picture of an office document; nothing where there is none. When its bytes are read,
+ * and before anybody looks into them, seal is called with the path and whether it is PDF, which pdftotext
+ * reads; NULL: nothing is. *out is zero-terminated; free with tn_free. */
 tern_status tn_file_text(tn_ctx *ctx, const char *path, int page, size_t max_bytes,
                          tern_status (*seal)(void *user, const char *path, bool pdf, tern_error *err),
                          void *user, char **out, size_t *n, tern_error *err);

@@ -36,31 +36,45 @@ typedef struct container {
 
 /* ---- entries --------------------------------------------------------------------------------------- */
 
-static bool is_markup(const char *name) {
-    static const char *const suffixes[] = {".xml", ".xhtml", ".html", ".htm", ".opf"};
-    size_t n = strlen(name);
-    for (size_t i = 0; i < sizeof suffixes / sizeof suffixes[0]; i++) {
-        size_t m = strlen(suffixes[i]);
-        if (n > m && !strcmp(name + n - m, suffixes[i])) return true;
+typedef int comparison(const char *a, const char *b);
+
+/* Does the name go on before one of these endings? The list ends in NULL. */
+static bool ends_in_any(const char *name, const char *const *endings, comparison *differ) {
+    const size_t n = strlen(name);
+    for (; *endings; endings++) {
+        const size_t m = strlen(*endings);
+        if (n > m && !differ(name + n - m, *endings)) return true;
     }
     return false;
+}
+
+static bool is_markup(const char *name) {
+    static const char *const endings[] = {".xml", ".xhtml", ".html", ".htm", ".opf", NULL};
+    return ends_in_any(name, endings, strcmp);
 }
 
 /* A picture of the document, and not one of its file. */
 static bool is_picture(const char *name) {
-    static const char *const suffixes[] = {".png", ".jpg", ".jpeg", ".webp"};
-    const size_t n = strlen(name);
-    if (strcasestr(name, "thumbnail")) return false;
-    for (size_t i = 0; i < sizeof suffixes / sizeof suffixes[0]; i++) {
-        const size_t m = strlen(suffixes[i]);
-        if (n > m && !strcasecmp(name + n - m, suffixes[i])) return true;
-    }
-    return false;
+    static const char *const endings[] = {".png", ".jpg", ".jpeg", ".webp", NULL};
+    return !strcasestr(name, "thumbnail") && ends_in_any(name, endings, strcasecmp);
 }
 
-/* The entries that tell a document from another archive. */
-static const char *const mains[] = {"word/document.xml", "xl/workbook.xml", "ppt/presentation.xml",
-                                    "META-INF/container.xml", "content.xml"};
+static tern_status word(container *c);
+static tern_status sheets(container *c);
+static tern_status slides(container *c);
+static tern_status book(container *c);
+static tern_status open_document(container *c);
+
+/* The entries that tell a document from another archive, and what reads such a document. */
+static const struct {
+    const char *entry;
+    tern_status (*read)(container *c);
+} kinds[] = {{"word/document.xml", word},
+             {"xl/workbook.xml", sheets},
+             {"ppt/presentation.xml", slides},
+             {"META-INF/container.xml", book},
+             {"content.xml", open_document}};
+enum { N_KINDS = sizeof kinds / sizeof *kinds };
 static const char no_document[] = "it is an archive, not a document (docx, pptx, xlsx, odt, ods, odp, epub)";
 
 /* Unfolds the entry at hand. *out is NULL when c->why says what is wrong. */
@@ -113,7 +127,8 @@ static int by_name(const void *a, const void *b) {
     return strcmp(((const entry *)a)->name, ((const entry *)b)->name);
 }
 
-/* Reads all markup of the container, in one pass over it; or of its pictures, `picture` NULL: the names, else that one. */
+/* Reads all markup of the container, in one pass over it; or of its pictures, `picture` NULL: the names, else
+ * that one. */
 static tern_status read_container(container *c, const char *bytes, size_t n, bool pictures,
                                   const char *picture) {
     struct archive *a = archive_read_new();
@@ -128,8 +143,7 @@ static tern_status read_container(container *c, const char *bytes, size_t n, boo
         const char *name = archive_entry_pathname(e);
         if (++n_seen > TN_DOC_ZIP_ENTRIES) c->why = "its container has too many entries";
         if (name && !strcmp(name, "META-INF/encryption.xml")) c->is_encrypted = true;
-        for (size_t i = 0; name && i < sizeof mains / sizeof *mains; i++)
-            c->is_document |= !strcmp(name, mains[i]);
+        for (int i = 0; name && i < N_KINDS; i++) c->is_document |= !strcmp(name, kinds[i].entry);
         const bool wanted = name && (picture    ? !strcmp(name, picture)
                                      : pictures ? is_picture(name)
                                                 : is_markup(name));
@@ -590,11 +604,9 @@ tern_status tn_doc_office(tn_doc_text *t, const char *bytes, size_t n, const cha
     container c = {.t = t, .err = err};
     tern_status st = read_container(&c, bytes, n, false, NULL);
     if (st == TERN_OK && !c.why) {
-        if (entry_at(&c, "word/document.xml")) st = word(&c);
-        else if (entry_at(&c, "xl/workbook.xml")) st = sheets(&c);
-        else if (entry_at(&c, "ppt/presentation.xml")) st = slides(&c);
-        else if (entry_at(&c, "META-INF/container.xml")) st = book(&c);
-        else if (entry_at(&c, "content.xml")) st = open_document(&c);
+        int kind = 0;
+        while (kind < N_KINDS && !entry_at(&c, kinds[kind].entry)) kind++;
+        if (kind < N_KINDS) st = kinds[kind].read(&c);
         else c.why = no_document;
     }
     if (c.is_encrypted && c.why) c.why = "it is encrypted";

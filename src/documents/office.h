@@ -17,8 +17,9 @@ static inline bool tn_doc_is_container(const char *bytes, size_t n) {
  * *why says the reason, a constant. */
 tern_status tn_doc_office(tn_doc_text *t, const char *bytes, size_t n, const char **why, tern_error *err);
 
-/* The file of a picture in such a container, `number` from 1 on in the order of their names (image2 before image10); nothing
- * beyond the last, or beyond TN_DOC_PICTURES. Of one that is damaged the bytes are no picture's. *out is zero-terminated; free with tn_free. *why: as above. */
+/* The file of a picture in such a container, `number` from 1 on in the order of their names (image2 before
+ * image10); nothing beyond the last, or beyond TN_DOC_PICTURES. Of one that is damaged the bytes are no
+ * picture's. *out is zero-terminated; free with tn_free. *why: as above. */
 tern_status tn_doc_office_picture(tn_ctx *ctx, const char *bytes, size_t n, int number, char **out,
                                   size_t *n_out, const char **why, tern_error *err);
 

@@ -265,7 +265,8 @@ static tern_status add_caption(indexer *x, const char *path, int64_t hash, const
     return TERN_OK;
 }
 
-/* Adds what a document with text shows beside it: *text [*n_text] is replaced by another one. *told: it was looked at. */
+/* Adds what a document with text shows beside it: *text [*n_text] is replaced by another one. *told: it was
+ * looked at. */
 static tern_status add_shown(indexer *x, const char *path, const char *bytes, size_t n, char **text,
                              size_t *n_text, bool *told) {
     char *more, line[4400];

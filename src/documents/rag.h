@@ -29,10 +29,10 @@ enum { TN_RAG_PASSAGE_TOKENS = 192, TN_RAG_OVERLAP_TOKENS = 24, TN_RAG_K = 4, TN
 #define TN_RAG_CITED 0.25f
 #define TN_RAG_CITED_MORE 0.1f
 
-/* What a document shows beside its text; had NULL: it has none. *text is malloc'ed and takes the place of `had`, pages apart by
- * form feeds; NULL: nothing was to be told, and a document without text is skipped as without this. *n_told: pictures and
- * pages that it tells of. An error is why a document without text is skipped, and why another keeps the text it had; but
- * for want of memory and TERN_E_CANCELLED, which end it. */
+/* What a document shows beside its text; had NULL: it has none. *text is malloc'ed and takes the place of
+ * `had`, pages apart by form feeds; NULL: nothing was to be told, and a document without text is skipped as
+ * without this. *n_told: pictures and pages that it tells of. An error is why a document without text is
+ * skipped, and why another keeps the text it had; but for want of memory and TERN_E_CANCELLED, which end it. */
 typedef tern_status (*tn_rag_caption_fn)(void *user, const char *path, const char *bytes, size_t n,
                                          const char *had, char **text, int64_t *n_told, tern_error *err);
 
@@ -44,8 +44,8 @@ typedef struct tn_rag_options {
     /* progress is called after every document that was read. It may be NULL. */
     void (*progress)(void *user, const char *path, int64_t n_done);
     void *user;
-    /* Each page of a document without text is a passage. NULL (default): such documents are skipped. One that was told of is
-     * as unchanged as others while its bytes are the same, with this and without. */
+    /* Each page of a document without text is a passage. NULL (default): such documents are skipped. One that
+     * was told of is as unchanged as others while its bytes are the same, with this and without. */
     tn_rag_caption_fn caption;
     void *caption_user;
     struct tn_reader

@@ -33,8 +33,8 @@ void tn_reader_close(tn_reader **r);
 tern_status tn_reader_text(tn_reader *r, const char *path, size_t max_bytes, char **out, size_t *n,
                            tern_error *err);
 
-/* A page of a PDF file, from 1 on, as a PNG file of at most max_bytes, or the file of a picture in an office document; *n == 0:
- * there is no such one. As above. */
+/* A page of a PDF file, from 1 on, as a PNG file of at most max_bytes, or the file of a picture in an office
+ * document; *n == 0: there is no such one. As above. */
 tern_status tn_reader_page(tn_reader *r, const char *path, int page, size_t max_bytes, char **out, size_t *n,
                            tern_error *err);
 

@@ -62,8 +62,8 @@ static tern_status check_tower(const tern_engine *e, const tn_tower_shape *shape
     return TERN_OK;
 }
 
-/* A package reads a picture whose rows see each other in one chunk. Where a picture may have any number of rows, it has no
- * more than a chunk. */
+/* A package reads a picture whose rows see each other in one chunk. Where a picture may have any number of
+ * rows, it has no more than a chunk. */
 static tern_status fit_chunk(const tern_engine *e, tn_tower_shape *s, tern_error *err) {
     enum { LEAST = 256 }; /* rows: with fewer such a picture is a blur */
     if (!e->npu || !tn_encoder_sees_itself(e, s->kind)) return TERN_OK;
@@ -75,8 +75,7 @@ static tern_status fit_chunk(const tern_engine *e, tn_tower_shape *s, tern_error
                "the rows of a picture see each other, up to %" PRId64 ", and a chunk has %" PRId64
                ": --set chunk=%" PRId64 " or more",
                rows, chunk, any_size ? LEAST : (rows + 31) / 32 * 32);
-    s->max_pixels = chunk * area;
-    if (s->min_pixels > s->max_pixels / 4) s->min_pixels = s->max_pixels / 4;
+    tn_encoder_limit_rows(s, chunk);
     return TERN_OK;
 }
 

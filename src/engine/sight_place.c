@@ -52,12 +52,15 @@ tern_status tn_encoder_place_peek(const tn_encoder_place *p, tn_tower **out, ter
 
 /* ---- what it needs ------------------------------------------------------------------------------------------ */
 
+void tn_encoder_limit_rows(tn_tower_shape *s, int64_t most) {
+    const int64_t block = (int64_t)s->patch * s->shuffle, pixels = most * block * block;
+    if (s->max_pixels > pixels) s->max_pixels = pixels;
+    if (s->min_pixels > s->max_pixels / 4) s->min_pixels = s->max_pixels / 4;
+}
+
 void tn_encoder_limit(tn_tower_shape *s, const tern_options *o) {
     enum { ROWS = 1280 };
-    const int64_t block = (int64_t)s->patch * s->shuffle,
-                  most = (o->picture_rows ? o->picture_rows : ROWS) * block * block;
-    if (s->max_pixels > most) s->max_pixels = most;
-    if (s->min_pixels > s->max_pixels / 4) s->min_pixels = s->max_pixels / 4;
+    tn_encoder_limit_rows(s, o->picture_rows ? o->picture_rows : ROWS);
 }
 
 /* The largest view: a tile, or a square of as many pixels as a view may have. */

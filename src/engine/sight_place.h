@@ -28,8 +28,9 @@ tern_status tn_encoder_place_map(const tn_encoder_place *p, tn_file **f, const u
 /* The encoder without its weights. */
 tern_status tn_encoder_place_peek(const tn_encoder_place *p, tn_tower **out, tern_error *err);
 
-/* What it wants of pictures within the options' limits. */
+/* What it wants of pictures, within the options' limits or within so many rows of a view. */
 void tn_encoder_limit(tn_tower_shape *s, const tern_options *o);
+void tn_encoder_limit_rows(tn_tower_shape *s, int64_t most);
 /* Memory while the largest view is encoded, its picture's views included; for a form that is not known yet,
  * that of judging it. */
 uint64_t tn_encoder_bytes(const tn_tower *peeked, const tern_options *o, const tn_kernels *kern,

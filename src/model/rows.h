@@ -55,8 +55,9 @@ typedef struct tn_row_picture {
     bool in_windows;
 } tn_row_picture;
 
-/* Fills out [n] for the rows of these ids, the first of them at pos0. Returns false where none is of a picture whose rows
- * see each other. A picture that is not whole in these rows and the text before them is none. e may be NULL. */
+/* Fills out [n] for the rows of these ids, the first of them at pos0. Returns false where none is of a
+ * picture whose rows see each other. A picture that is not whole in these rows and the text before them is
+ * none. e may be NULL. */
 bool tn_rows_pictures(const tn_extra_rows *e, const int32_t *ids, int32_t n, int32_t pos0,
                       tn_row_picture *out);
 

@@ -218,16 +218,19 @@ static const rule *find_rule(const rule *rules, size_t n, const char *key, tn_to
     return NULL;
 }
 
+static tern_status refuse_value(const reading *r, const rule *one) {
+    return tn_fail(r->err, TERN_E_UNSUPPORTED,
+                   "%s: '%s' of an encoder of pictures is not %s, which is not supported", r->file, one->key,
+                   one->want);
+}
+
 static tern_status check(const reading *r, const json_t *o, const rule *rules, size_t n_rules) {
     const char *key;
     json_t *v;
     json_object_foreach((json_t *)(uintptr_t)o, key, v) {
         const rule *one = find_rule(rules, n_rules, key, r->s->kind);
         if (!one) one = find_rule(lfm2_rules, sizeof lfm2_rules / sizeof *lfm2_rules, key, r->s->kind);
-        TN_FAIL_IF(one && one->want && !json_is_null(v) && !is_value(v, one->want), r->err,
-                   TERN_E_UNSUPPORTED,
-                   "%s: '%.60s' of an encoder of pictures is not %s, which is not supported", r->file, key,
-                   one->want);
+        if (one && one->want && !json_is_null(v) && !is_value(v, one->want)) return refuse_value(r, one);
         TN_FAIL_IF(!one && !tn_key_idle_hf(key, v), r->err, TERN_E_UNSUPPORTED,
                    "%s: '%.60s' is not known, and what it says could change every picture", r->file, key);
     }
@@ -394,9 +397,7 @@ static tern_status read_minicpm(const reading *r, const json_t *top) {
     for (size_t i = 0; i < sizeof minicpm_rules / sizeof *minicpm_rules; i++) {
         const rule *one = &minicpm_rules[i];
         const json_t *v = json_object_get(top, one->key);
-        TN_FAIL_IF(v ? !is_value(v, one->want) : !strcmp(one->want, "false"), r->err, TERN_E_UNSUPPORTED,
-                   "%s: '%s' of an encoder of pictures is not %s, which is not supported", r->file, one->key,
-                   one->want);
+        if (v ? !is_value(v, one->want) : !strcmp(one->want, "false")) return refuse_value(r, one);
     }
     TN_TRY(check(r, slices, slice_rules, sizeof slice_rules / sizeof *slice_rules));
     s->places = s->image / s->patch; /* of the table, for pictures of any size */

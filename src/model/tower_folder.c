@@ -18,7 +18,8 @@ typedef enum turn {
     TURNED    /* a row for every input becomes one for every output */
 } turn;
 
-/* # is a number. What is left of a name after that of a module must be one of `ends`. */
+/* # is a number, and * the letter of one of PARTS. What is left of a name after that of a module must be one of
+ * `ends`. */
 typedef struct name_row {
     const char *hf, *gguf;
     turn how;
@@ -62,7 +63,7 @@ static const name_row lfm2_rows[] = {SIGLIP,
                                      {NULL, NULL, AS_IS}};
 static const name_row qwen25vl_rows[] = {BLOCK("norm1", "ln1"),
                                          BLOCK("norm2", "ln2"),
-                                         {"blocks.#.attn.qkv", "v.blk.#.attn_", PARTS},
+                                         {"blocks.#.attn.qkv", "v.blk.#.attn_*", PARTS},
                                          BLOCK("attn.proj", "attn_out"),
                                          BLOCK("mlp.gate_proj", "ffn_gate"),
                                          BLOCK("mlp.up_proj", "ffn_up"),
@@ -107,7 +108,7 @@ static const name_row internvl_rows[] = {INTERN("layernorm_before", "ln1"),
                                          {"linear_2", "mm.model.mlp.3", AS_IS},
                                          CHAT("norm1", "ln1"),
                                          CHAT("norm2", "ln2"),
-                                         {"encoder.layers.#.attn.qkv", "v.blk.#.attn_", PARTS},
+                                         {"encoder.layers.#.attn.qkv", "v.blk.#.attn_*", PARTS},
                                          CHAT("attn.proj", "attn_out"),
                                          CHAT("mlp.fc1", "ffn_up"),
                                          CHAT("mlp.fc2", "ffn_down"),
@@ -149,8 +150,8 @@ static const name_row minicpm_rows[] = {SIGLIP,
                                         {"ln_q", "resampler.ln_q", AS_IS},
                                         {"ln_kv", "resampler.ln_kv", AS_IS},
                                         {"ln_post", "resampler.ln_post", AS_IS},
-                                        {"attn.in_proj_weight", "resampler.attn.", PARTS},
-                                        {"attn.in_proj_bias", "resampler.attn.", PARTS},
+                                        {"attn.in_proj_weight", "resampler.attn.*.weight", PARTS},
+                                        {"attn.in_proj_bias", "resampler.attn.*.bias", PARTS},
                                         {"attn.out_proj", "resampler.attn.out", AS_IS},
                                         {"proj", "resampler.proj.weight", TURNED},
                                         {NULL, NULL, AS_IS}};
@@ -228,19 +229,20 @@ static const name_row *find_row(const tn_tower_folder *f, const char *name, int 
 }
 
 /* Writes the name that GGUF has. */
-static void put_name(const char *pattern, int number, const char *more, const char *end,
-                     char out[NAME_BYTES]) {
-    const char *hash = strchr(pattern, '#');
-    if (hash)
-        snprintf(out, NAME_BYTES, "%.*s%d%s%s%s", (int)(hash - pattern), pattern, number, hash + 1, more,
-                 end);
-    else snprintf(out, NAME_BYTES, "%s%s%s", pattern, more, end);
+static void put_name(const char *pattern, int number, char part, const char *end, char out[NAME_BYTES]) {
+    int n = 0;
+    for (const char *p = pattern; *p && n < NAME_BYTES; p++) {
+        const size_t left = (size_t)(NAME_BYTES - n);
+        n += *p == '#' ? snprintf(out + n, left, "%d", number)
+                       : snprintf(out + n, left, "%c", *p == '*' ? part : *p);
+    }
+    if (n < NAME_BYTES) snprintf(out + n, (size_t)(NAME_BYTES - n), "%s", end);
 }
 
 /* ---- tensors -------------------------------------------------------------------------------------------- */
 
 static tern_status add(tn_tower_folder *f, tn_tensor t, void *owned, const char *pattern, int number,
-                       const char *more, const char *end, tern_error *err) {
+                       char part, const char *end, tern_error *err) {
     if (f->n == f->cap) {
         const size_t cap = f->cap ? 2 * f->cap : 256;
         tn_tensor *tensors = tn_realloc(f->ctx, TN_MEM_OTHER, f->tensors, cap, sizeof *tensors);
@@ -255,7 +257,7 @@ static tern_status add(tn_tower_folder *f, tn_tensor t, void *owned, const char 
         tn_free(f->ctx, owned);
         return tn_fail(err, TERN_E_MEMORY, "no memory for the tensors of an encoder");
     }
-    put_name(pattern, number, more, end, f->names[f->n]);
+    put_name(pattern, number, part, end, f->names[f->n]);
     f->owned[f->n] = owned;
     if (owned) t.data = owned;
     f->tensors[f->n++] = t;
@@ -264,7 +266,6 @@ static tern_status add(tn_tower_folder *f, tn_tensor t, void *owned, const char 
 
 static tern_status add_parts(tn_tower_folder *f, const tn_tensor *t, const name_row *r, int number,
                              const char *end, tern_error *err) {
-    static const char *const parts[] = {"q", "k", "v"};
     TN_FAIL_IF(t->dims[0] % 3 || t->n_dims > 2, err, TERN_E_FORMAT,
                "%s: %s has %" PRIu64 " rows of queries, keys and values", t->file, t->name, t->dims[0]);
     for (uint64_t i = 0; i < 3; i++) {
@@ -272,7 +273,7 @@ static tern_status add_parts(tn_tower_folder *f, const tn_tensor *t, const name_
         part.dims[0] /= 3;
         part.size_bytes /= 3;
         part.data += i * part.size_bytes;
-        TN_TRY(add(f, part, NULL, r->gguf, number, parts[i], end, err));
+        TN_TRY(add(f, part, NULL, r->gguf, number, "qkv"[i], end, err));
     }
     return TERN_OK;
 }
@@ -299,7 +300,7 @@ static tern_status add_film(tn_tower_folder *f, const tn_tensor *t, const name_r
         part.n_dims = 4;
         part.dims[2] = part.dims[3] = side;
         part.size_bytes = n * plane * size;
-        TN_TRY(add(f, part, to, r->gguf, 0, "", ends_of[m], err));
+        TN_TRY(add(f, part, to, r->gguf, 0, 0, ends_of[m], err));
     }
     return TERN_OK;
 }
@@ -322,7 +323,7 @@ static tern_status add_colours(tn_tower_folder *f, const tn_tensor *t, const nam
     turned.n_dims = 4;
     turned.dims[1] = 3;
     turned.dims[2] = turned.dims[3] = side;
-    return add(f, turned, to, r->gguf, 0, "", "", err);
+    return add(f, turned, to, r->gguf, 0, 0, "", err);
 }
 
 static tern_status add_plus_one(tn_tower_folder *f, const tn_tensor *t, const name_row *r, const char *end,
@@ -334,7 +335,7 @@ static tern_status add_plus_one(tn_tower_folder *f, const tn_tensor *t, const na
     tn_tensor more = *t; /* of another shape it is refused by its reader */
     more.dtype = TN_F32;
     more.size_bytes = t->dims[0] * sizeof *to;
-    return add(f, more, to, r->gguf, 0, "", end, err);
+    return add(f, more, to, r->gguf, 0, 0, end, err);
 }
 
 static tern_status add_turned(tn_tower_folder *f, const tn_tensor *t, const name_row *r, tern_error *err) {
@@ -349,7 +350,7 @@ static tern_status add_turned(tn_tower_folder *f, const tn_tensor *t, const name
     tn_tensor turned = *t;
     turned.dims[0] = columns;
     turned.dims[1] = rows;
-    return add(f, turned, to, r->gguf, 0, "", "", err);
+    return add(f, turned, to, r->gguf, 0, 0, "", err);
 }
 
 static tern_status add_tensor(tn_tower_folder *f, const tn_tensor *t, const char *name, tern_error *err) {
@@ -369,15 +370,12 @@ static tern_status add_tensor(tn_tower_folder *f, const tn_tensor *t, const char
         number = f->c.deep[number];
     }
     switch (r->how) {
-    case PARTS:
-        if (!strcmp(r->hf, "attn.in_proj_weight")) end = ".weight"; /* whose names end otherwise */
-        if (!strcmp(r->hf, "attn.in_proj_bias")) end = ".bias";
-        return add_parts(f, t, r, number, end, err);
+    case PARTS: return add_parts(f, t, r, number, end, err);
     case FILM: return add_film(f, t, r, err);
     case COLOURS: return add_colours(f, t, r, err);
     case PLUS_ONE: return add_plus_one(f, t, r, end, err);
     case TURNED: return add_turned(f, t, r, err);
-    default: return add(f, *t, NULL, r->gguf, number, "", end, err);
+    default: return add(f, *t, NULL, r->gguf, number, 0, end, err);
     }
 }
 

@@ -334,8 +334,8 @@ static bool ends_wave(const tn_pipeline *p, int32_t pos0, int32_t n) {
     return rows > TN_DECODE_M;
 }
 
-/* Rows of the first chunk that are left out. A picture whose rows see each other is read in one chunk: it begins a wave of
- * its own where it would not fit otherwise, and no other chunk is in flight then. */
+/* Rows of the first chunk that are left out. A picture whose rows see each other is read in one chunk: it
+ * begins a wave of its own where it would not fit otherwise, and no other chunk is in flight then. */
 static int32_t skipped_rows(const tn_pipeline *p, const tn_pipeline_text *t) {
     const tn_extra_rows *e = p->chunks[0].r.extra;
     const int32_t skipped = tn_skipped_rows(t->pos0);

@@ -18,8 +18,9 @@
 
 enum { TN_REQUEST_PICTURES = 64 };
 
-/* Two pictures' pixels are in memory at once, of all requests: one of 100 megapixels takes 600 MB until its views are made.
- * More would gain nothing, because views are encoded one after another. Begins as TN_IMAGES_TURNS. */
+/* Two pictures' pixels are in memory at once, of all requests: one of 100 megapixels takes 600 MB until its
+ * views are made. More would gain nothing, because views are encoded one after another. Begins as
+ * TN_IMAGES_TURNS. */
 typedef struct tn_images_turns {
     pthread_mutex_t mu;
     pthread_cond_t is_free;

@@ -18,9 +18,9 @@ tern_status tn_session_see(tern_session *s, tn_seen *const *views, size_t n, ter
 tern_status tn_session_look(tern_session *s, tn_look *const *looks, size_t n, tern_error *err);
 /* Whether the row of an id beyond the vocabulary can be evaluated. */
 bool tn_session_has_row(const tern_session *s, int32_t id);
-/* Of n tokens that follow the text, as many of the first `most` as leave pictures whose rows see each other within one
- * chunk of the evaluator's: such a picture begins a piece where a chunk would end in it. TERN_E_LIMIT: one is longer than
- * a chunk; TERN_E_INVALID: one is not whole. */
+/* Of n tokens that follow the text, as many of the first `most` as leave pictures whose rows see each other
+ * within one chunk of the evaluator's: such a picture begins a piece where a chunk would end in it.
+ * TERN_E_LIMIT: one is longer than a chunk; TERN_E_INVALID: one is not whole. */
 tern_status tn_session_whole(const tern_session *s, const int32_t *tokens, size_t n, int32_t most,
                              int32_t *rows, tern_error *err);
 /* The text grew by n tokens to s->n_tok: fills s->next for them. */

@@ -1,5 +1,5 @@
-/* A line of progress is no wider than its terminal, which could not clear the rest; a terminal that is dumb has none; texts of help end their lines
- * between words. */
+/* A line of progress is no wider than its terminal, which could not clear the rest; a terminal that is dumb
+ * has none; texts of help end their lines between words. */
 #include "cli/live.h"
 
 #include <setjmp.h>

@@ -1,5 +1,6 @@
-/* Pictures whose rows see each other (Gemma 3, the larger Gemma 4): read as a model that reads texts as a whole reads these
- * rows, wherever they stand among chunks and in whatever pieces the text comes, from files and from packages. */
+/* Pictures whose rows see each other (Gemma 3, the larger Gemma 4): read as a model that reads texts as a
+ * whole reads these rows, wherever they stand among chunks and in whatever pieces the text comes, from files
+ * and from packages. */
 #include "package/npu_model.h"
 #include "package/tuned.h"
 #include "session/pictures.h"
@@ -55,8 +56,8 @@ static void text_with(const tn_seen *v, int32_t before, int32_t n, int32_t *ids)
     for (int32_t i = 0; i < v->n; i++) ids[before + i] = v->first + i;
 }
 
-/* A text that is one picture. Its rows are those of a model that reads texts as a whole (tests/model/bidirectional.c compares
- * that one with double precision). */
+/* A text that is one picture. Its rows are those of a model that reads texts as a whole
+ * (tests/model/bidirectional.c compares that one with double precision). */
 static void pictures_alone(void **state) {
     (void)state;
     const int32_t lengths[] = {24, 31}; /* within half a window of the sliding layers */
@@ -93,8 +94,8 @@ static void pictures_alone(void **state) {
     }
 }
 
-/* The logits after a text that comes in pieces of `step` tokens, or as many as there are in front of the picture, with it,
- * and after it. */
+/* The logits after a text that comes in pieces of `step` tokens, or as many as there are in front of the
+ * picture, with it, and after it. */
 static float *in_pieces(tern_session *s, const int32_t *ids, int32_t n, const tn_seen *v, int32_t before,
                         int32_t step) {
     tern_error err;
@@ -144,7 +145,8 @@ static void anywhere_among_chunks(void **state) {
     }
 }
 
-/* A package's answer is near its file's, and nearer than to what the file says of rows that see only what came before. */
+/* A package's answer is near its file's, and nearer than to what the file says of rows that see only what
+ * came before. */
 static void packages_see_what_files_see(void **state) {
     (void)state;
     enum { BEFORE = 200, ROWS = 256, TEXT = 470 };
@@ -215,7 +217,8 @@ static void in_full_among_sparse_chunks(void **state) {
     }
 }
 
-/* Chunks that were measured as quicker, but are too short for a picture, are for models whose pictures need no whole one. */
+/* Chunks that were measured as quicker, but are too short for a picture, are for models whose pictures need
+ * no whole one. */
 static void measured_chunks_hold_pictures(void **state) {
     (void)state;
     const struct {

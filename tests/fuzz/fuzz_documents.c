@@ -1,5 +1,5 @@
-/* Office documents, books and messages from outside: valid UTF-8 within its bound, or a reason; and their pictures. The first
- * byte says which name the file has. */
+/* Office documents, books and messages from outside: valid UTF-8 within its bound, or a reason; and their
+ * pictures. The first byte says which name the file has. */
 #include "documents/documents.h"
 #include "documents/office.h"
 

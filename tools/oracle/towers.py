@@ -55,7 +55,7 @@ class Gguf:
 
 
 def for_mtmd(path):
-    """The file as mtmd must have it to say the same. It puts the class of InternVL behind the patches and adds the table of positions as it stands, whose first row is the
+    """The file as mtmd must have it to say the same. It puts the class of InternVL after the patches. It adds the table of positions as it stands, whose first row is the
     class's: so the first row goes to the end. It takes 64 queries of MiniCPM-V unless the file counts them."""
     g = Gguf(path)
     if "internvl" in path or "interns1" in path:
