@@ -26,7 +26,7 @@ run() { # name, sanitizers, folders of tests or "all", tests to leave out
 quick_asan="base text formats kernels npu model package attention prefill quant draft store engine documents lab server fuzz"
 quick_tsan="base sched npu package attention prefill store engine server" # documents: readers are processes, which the server's tests run
 skipped="^server/(serve|clients|frameworks|edges|page|rag)$" # whole programs of clients take minutes; server/crowd has the threads
-alone="$skipped|^(server/(zod|look|edits|scores|forged|odd|usual|door|lora|pieces|embedding|depth)|engine/(scarce|grammar))$" # no threads that others do not have
+alone="$skipped|^(server/(zod|look|edits|scores|forged|odd|usual|door|lora|pieces|embedding|depth)|engine/(scarce|grammar|layers|lora|estimate|pictures_whole|dflash|assistants|heads|hostile_blocks)|attention/sparse_decode)$" # no threads that others do not have
 if [ "${1:-}" = all ]; then quick_asan=all quick_tsan=all skipped="^$" alone="^$"; fi
 export TERN_TEST_QUICK=1 # tests that repeat random cases do fewer under a sanitizer
 run asan address,undefined "$quick_asan"

@@ -81,12 +81,17 @@ int cli_bench_once(const command *c, const model_args *ma, int32_t n_prompt, int
                       n,
                wait = t[2] - t[1] - (x.cpu_busy_s + x.npu_busy_s) / n;
         json_t *j = tn_json_pack(
-            "{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:i, s:s}", "ttft_ms",
-            (t[2] - t0) * 1e3, "start_ms", (main_s - t0) * 1e3, "open_ms", (t[1] - main_s) * 1e3, "read_ms",
-            x.read_s * 1e3, "unpack_ms", x.unpack_s * 1e3 / n, "load_ms", x.load_s * 1e3 / n, "compute_ms",
-            busy * 1e3, "wait_ms", wait * 1e3, "warm_prefill_ms", warm_s * 1e3, "cpu_bubble", x.cpu_bubble,
-            "npu_bubble", x.npu_bubble, "read_bytes", (json_int_t)x.read_bytes, "peak_rss_bytes",
-            (json_int_t)rss, "first_token", ids[n_prompt], "method", x.read_method ? x.read_method : "float");
+            "{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:i, s:s}", "ttft_ms", (t[2] - t0) * 1e3,
+            "start_ms", (main_s - t0) * 1e3, "open_ms", (t[1] - main_s) * 1e3, "read_ms", x.read_s * 1e3,
+            "unpack_ms", x.unpack_s * 1e3 / n, "load_ms", x.load_s * 1e3 / n, "warm_prefill_ms", warm_s * 1e3,
+            "read_bytes", (json_int_t)x.read_bytes, "peak_rss_bytes", (json_int_t)rss, "first_token",
+            ids[n_prompt], "method", x.read_method ? x.read_method : "float");
+        if (x.cpu_busy_s + x.npu_busy_s > 0) { /* only packages run as tasks, whose times are added up */
+            tn_json_set(&j, "compute_ms", json_real(busy * 1e3));
+            tn_json_set(&j, "wait_ms", json_real(wait * 1e3));
+            tn_json_set(&j, "cpu_bubble", json_real(x.cpu_bubble));
+            tn_json_set(&j, "npu_bubble", json_real(x.npu_bubble));
+        }
         rc = cli_emit_json(j, JSON_COMPACT | JSON_REAL_PRECISION(6));
     }
     free(ids);
@@ -186,6 +191,35 @@ static const char *const keys[] = {"ttft_ms",         "start_ms",   "open_ms",  
                                    "warm_prefill_ms", "cpu_bubble", "npu_bubble", "read_alone_ms"};
 enum { N_KEYS = sizeof keys / sizeof keys[0] };
 
+/* How often the first token takes the slowest of the three that could hide the others. */
+static double over_bound(const spread *sp) {
+    double alone = sp[N_KEYS - 1].median, warm = sp[8].median, unpack = sp[4].median,
+           bound = alone > warm ? alone : warm;
+    if (unpack > bound) bound = unpack;
+    return bound > 0 ? sp[0].median / bound : 0;
+}
+
+/* A prompt's row as JSON; sp: of keys. tasks: whether it ran as tasks, whose times are known. */
+static json_t *cold_json(const model_args *ma, const char *test, const spread *sp, bool tasks, json_int_t rss,
+                         json_int_t bytes, const char *method, int32_t repeats) {
+    json_t *ms = tn_json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "median", sp[0].median, "min", sp[0].min,
+                              "max", sp[0].max, "open", sp[1].median + sp[2].median, "read", sp[3].median,
+                              "unpack", sp[4].median, "load", sp[5].median);
+    json_t *j =
+        tn_json_pack("{s:s, s:i, s:f, s:f, s:f, s:I, s:I, s:s, s:s, s:i}", "test", test, "threads",
+                     (int)ma->o.n_threads, "read_alone_ms", sp[N_KEYS - 1].median, "warm_prefill_ms",
+                     sp[8].median, "ttft_over_bound", over_bound(sp), "read_bytes", bytes, "peak_rss_bytes",
+                     rss, "method", method, "model", ma->model, "repeats", (int)repeats);
+    if (tasks) {
+        tn_json_set(&ms, "compute", json_real(sp[6].median));
+        tn_json_set(&ms, "wait", json_real(sp[7].median));
+        tn_json_set(&j, "cpu_bubble", json_real(sp[9].median));
+        tn_json_set(&j, "npu_bubble", json_real(sp[10].median));
+    }
+    tn_json_set(&j, "ttft_ms", ms);
+    return j;
+}
+
 int cli_bench_cold(const command *c, const model_args *ma, int argc, char **argv, const int32_t *prompts,
                    int n_prompts, int32_t repeats, bool prime, bool json) {
     if (!ma->model) return cli_usage_error(c, "MODEL is required");
@@ -204,6 +238,7 @@ int cli_bench_cold(const command *c, const model_args *ma, int argc, char **argv
     for (int t = 0; t < n_prompts && rc == EXIT_OK; t++) {
         json_int_t rss = 0, bytes = 0;
         char method[24] = "";
+        bool tasks = false; /* whether the prompt ran as tasks, whose times are known */
         for (int i = 0; i < repeats && rc == EXIT_OK; i++) {
             bool dropped = drop_cache(ma->model);
             if (dropped && prime)
@@ -215,6 +250,7 @@ int cli_bench_cold(const command *c, const model_args *ma, int argc, char **argv
             if (json_integer_value(json_object_get(j, "peak_rss_bytes")) > rss)
                 rss = json_integer_value(json_object_get(j, "peak_rss_bytes"));
             bytes = json_integer_value(json_object_get(j, "read_bytes"));
+            tasks = json_object_get(j, "wait_ms") != NULL;
             if (json_string_value(json_object_get(j, "method")))
                 snprintf(method, sizeof method, "%s", json_string_value(json_object_get(j, "method")));
             json_decref(j);
@@ -224,29 +260,21 @@ int cli_bench_cold(const command *c, const model_args *ma, int argc, char **argv
         if (rc != EXIT_OK) break;
         spread sp[N_KEYS];
         for (int k = 0; k < N_KEYS; k++) sp[k] = cli_spread_of(v + k * repeats, repeats);
-        /* the slowest of the three that could hide the others */
-        double alone = sp[N_KEYS - 1].median, bound = alone > sp[8].median ? alone : sp[8].median;
-        if (sp[4].median > bound) bound = sp[4].median;
         if (json) {
             char test[24];
             snprintf(test, sizeof test, "cold%d", prompts[t]);
-            tn_json_append(
-                &all, tn_json_pack(
-                          "{s:s, s:i, s:{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}, s:f, s:f, s:f, s:f, "
-                          "s:f, s:I, s:I, s:s, s:s, s:i}",
-                          "test", test, "threads", (int)ma->o.n_threads, "ttft_ms", "median", sp[0].median,
-                          "min", sp[0].min, "max", sp[0].max, "open", sp[1].median + sp[2].median, "read",
-                          sp[3].median, "unpack", sp[4].median, "load", sp[5].median, "compute", sp[6].median,
-                          "wait", sp[7].median, "read_alone_ms", alone, "warm_prefill_ms", sp[8].median,
-                          "ttft_over_bound", bound > 0 ? sp[0].median / bound : 0, "cpu_bubble", sp[9].median,
-                          "npu_bubble", sp[10].median, "read_bytes", bytes, "peak_rss_bytes", rss, "method",
-                          method, "model", ma->model, "repeats", (int)repeats));
+            tn_json_append(&all, cold_json(ma, test, sp, tasks, rss, bytes, method, repeats));
         } else {
-            printf("| %6d | %6.0f | %5.0f | %5.0f | %10.0f | %5.0f | %6.0f | %4.0f | %7.0f | %4.0f | %10.0f "
+            char compute[16] = "-", wait[16] = "-";
+            if (tasks) {
+                snprintf(compute, sizeof compute, "%.0f", sp[6].median);
+                snprintf(wait, sizeof wait, "%.0f", sp[7].median);
+            }
+            printf("| %6d | %6.0f | %5.0f | %5.0f | %10.0f | %5.0f | %6.0f | %4.0f | %7s | %4s | %10.0f "
                    "| %12.0f | %12.2f | %7.0f |\n",
                    prompts[t], sp[0].median, sp[0].min, sp[0].max, sp[1].median + sp[2].median, sp[3].median,
-                   sp[4].median, sp[5].median, sp[6].median, sp[7].median, alone, sp[8].median,
-                   bound > 0 ? sp[0].median / bound : 0, (double)rss * 1e-6);
+                   sp[4].median, sp[5].median, compute, wait, sp[N_KEYS - 1].median, sp[8].median,
+                   over_bound(sp), (double)rss * 1e-6);
             fflush(stdout);
         }
     }

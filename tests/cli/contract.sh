@@ -152,7 +152,9 @@ for p in llm-npu edgeflow shadowattn sd-npu; do
     [ "$(uname -m)" = x86_64 ] && ! cmp -s "$tmp/figures/$p.svg" "docs/figures/$p.svg" && { echo "FAILED: docs/figures/$p.svg is not what tern sim reproduce --svg writes"; exit 1; }
 done
 check "bench --cold" 0 "$tern" bench -m "$tmp/e.tern" --cold -p 40,9 -r 2 --json
-json "[r['test'] for r in d] == ['cold40', 'cold9'] and all(r['ttft_ms']['median'] > 0 and r['ttft_ms']['min'] <= r['ttft_ms']['median'] and r['read_bytes'] > 10000 and r['warm_prefill_ms'] > 0 for r in d)"
+json "[r['test'] for r in d] == ['cold40', 'cold9'] and all(r['ttft_ms']['median'] > 0 and r['ttft_ms']['min'] <= r['ttft_ms']['median'] and r['read_bytes'] > 10000 and r['warm_prefill_ms'] > 0 for r in d) and d[0]['ttft_ms']['compute'] > 0 and 0 <= d[0]['cpu_bubble'] <= 1"
+check "bench --cold of a file" 0 "$tern" bench -m "$tmp/m.gguf" --cold -p 40 -r 1 --json
+json "d[0]['ttft_ms']['median'] > 0 and not {'compute', 'wait'} & set(d[0]['ttft_ms']) and 'cpu_bubble' not in d[0]" # no tasks, no times of tasks
 check "bench --cold, damaged" 1 bash -c "cp '$tmp/e.tern' '$tmp/d.tern' && printf x | dd of='$tmp/d.tern' bs=1 seek=\$((\$(stat -c %s '$tmp/e.tern') - 5000)) conv=notrunc status=none && '$tern' bench -m '$tmp/d.tern' --cold -p 40 -r 1"
 for l in stream overlap sequential mmap; do
     check "run --load $l" 0 "$tern" run -m "$tmp/e.tern" -p "Once upon a time" -n 6 --temp 0 --load $l --read threads
