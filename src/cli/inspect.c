@@ -70,7 +70,7 @@ static void print_hparams(const tn_hparams *h) {
            h->tied ? " (head tied to the embedding)" : "", h->ctx_train);
 }
 
-static uint64_t count_params(const tn_source *s) {
+uint64_t cli_count_params(const tn_source *s) {
     const tn_hparams *h = tn_source_hparams(s);
     uint64_t n = 0;
     for (int layer = -1; layer < h->n_layers; layer++) {
@@ -223,7 +223,7 @@ static int inspect_source(tn_ctx *ctx, const char *path, bool json, bool tensors
     if (st != TERN_OK) return cli_failed(&err);
     const tn_hparams *h = tn_source_hparams(s);
     const tn_tokenizer *t = tn_source_tokenizer(s);
-    uint64_t n_params = count_params(s);
+    uint64_t n_params = cli_count_params(s);
     json_t *storage = storage_json(s);
     int rc = storage ? EXIT_OK : cli_failed_text("no memory to describe %s", path);
     if (rc == EXIT_OK && json) {

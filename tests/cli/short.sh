@@ -100,6 +100,8 @@ m = {e["name"]: e for e in json.load(open(sys.argv[1]))}
 assert set(m) == {"plain.gguf", "broken.gguf", "sub/part-00001-of-00003.gguf", "org/small", "tiny:0.1b", "maker/repo/studio.gguf"}, sorted(m)
 assert not m["broken.gguf"]["runs"] and "GGUF" in m["broken.gguf"]["why_not"]
 assert all(e["runs"] and e["arch"] in ("llama", "qwen2") and e["weight_bytes"] > 0 for n, e in m.items() if n != "broken.gguf")
+# five bits a weight: of F32 files 5/32 and a little less for what lies beside the weights, of a package nothing
+assert all(0.12 < e["packed_bytes"] / e["bytes"] < 0.35 for n, e in m.items() if e["runs"]) and m["broken.gguf"]["packed_bytes"] == 0, m
 assert m["sub/part-00001-of-00003.gguf"]["bytes"] == sum(os.path.getsize(f"{sys.argv[2]}/mine/sub/part-0000{i}-of-00003.gguf") for i in (1, 2, 3))
 assert [m[n]["where"] for n in ("plain.gguf", "org/small", "tiny:0.1b", "maker/repo/studio.gguf")] == ["TERN_MODELS", "Hugging Face", "Ollama", "LM Studio"]
 END
