@@ -602,8 +602,8 @@ static tern_status gguf_act(const keys *k, const tn_arch *a, tn_hparams *h) {
     char buf[128];
     const char *word, *const other = a->modern ? "gelu" : "relu2";
     size_t n;
-    if ((!a->sub_norms && !a->modern) || !tn_gguf_str(k->g, key_of(k, "hidden_act", buf), &word, &n))
-        return TERN_OK;
+    const char *key = key_of(k, a->modern ? "hidden_activation" : "hidden_act", buf);
+    if ((!a->sub_norms && !a->modern) || !tn_gguf_str(k->g, key, &word, &n)) return TERN_OK;
     TN_FAIL_IF(!is_word(word, n, other) && !is_word(word, n, "silu"), k->err, TERN_E_UNSUPPORTED,
                "%s: '%s' is '%.*s', which is not supported", tn_gguf_path(k->g), buf, (int)(n < 40 ? n : 40),
                word);

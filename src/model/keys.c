@@ -50,7 +50,6 @@ static bool reads_layers(const tn_arch *a) { return a->head && !a->assistant; }
 static bool dflash(const tn_arch *a) { return a->dflash; }
 static bool assistant(const tn_arch *a) { return a->assistant; }
 static bool modern(const tn_arch *a) { return a->modern; }
-static bool says_act(const tn_arch *a) { return a->sub_norms || a->modern; }
 static bool experts_flat(const tn_arch *a) { return a->experts_flat; }
 static bool alibi(const tn_arch *a) { return a->alibi > 0; }
 static bool encodes(const tn_arch *a) { return a->encoder; }
@@ -79,7 +78,8 @@ static const struct {
     {"norm_epsilon", NULL, layer_norms, 0},
     {"layer_norm_epsilon", NULL, own_words, 0},
     {"hidden_act", NULL, NULL, 0},
-    {NULL, "hidden_act", says_act, 0},
+    {NULL, "hidden_act", sub_norms, 0},
+    {NULL, "hidden_activation", modern, 0},
     {"quantization_config", NULL, sub_norms, 0}, /* tn_arch_ternary_hf looks at it */
     {"hidden_activation", NULL, NULL, 0},
     {"activation_function", NULL, NULL, 0},

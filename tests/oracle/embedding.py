@@ -452,7 +452,7 @@ def metadata(name, case):
         meta[f"{a}.rope.freq_base_swa"] = 10000.0
     if a == "modern-bert":
         meta[f"{a}.attention.sliding_window_pattern"] = 3
-        meta[f"{a}.hidden_act"] = case.get("act", "gelu")
+        meta[f"{a}.hidden_activation"] = case.get("act", "gelu")
     if case.get("experts"):
         meta.update({f"{a}.expert_count": case["experts"], f"{a}.expert_used_count": 2, f"{a}.moe_every_n_layers": 2})
     if case.get("dense"):
@@ -764,9 +764,13 @@ def peer(url, name):
     for told in json.loads((HERE / name / "vectors.json").read_text()):
         if told["question"]:
             got = ask("/v1/rerank", {"query": told["question"], "documents": [told["text"]]})["results"][0]["relevance_score"]
-            # it puts no separator after a BERT's text, and only one between the texts of RoBERTa's kind
+            # it puts no separator after a BERT's text, only one between the texts of RoBERTa's kind, and two between ModernBERT's
             ids, case = told["ids"], CASES[name]
-            ids = ids[: ids.index(2)] + ids[ids.index(2) + 1 :] if case.get("unigram") else ids[:-1]
+            if case.get("bytes"):
+                at = ids.index(ids[-1])
+                ids = ids[:at] + ids[at : at + 1] + ids[at:]
+            else:
+                ids = ids[: ids.index(2)] + ids[ids.index(2) + 1 :] if case.get("unigram") else ids[:-1]
             t = weights(name, case, metadata(name, case)[1])
             print(name, len(ids), "tokens: score", got, "float64 of the same tokens", pooled(case, t, hidden_rows(case, t, ids))[0])
             continue
