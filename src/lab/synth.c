@@ -432,6 +432,8 @@ static void put_head_keys(synth *s, const shape *p) {
     }
     snprintf(name, sizeof name, "%s.rope.scaling.yarn_log_multiplier", p->arch);
     if (p->latent && p->yarn > 0) tn_gguf_put_f32(s->w, name, s->arch->temperature ? 0.1f : 0.0707f);
+    snprintf(name, sizeof name, "%s.attention.temperature_length", p->arch);
+    if (p->latent && s->arch->temperature) tn_gguf_put_u32(s->w, name, (uint32_t)p->orig_ctx);
 }
 
 /* Granite 4 says how large its experts are; layers of one block say what each is by their sizes. */
@@ -539,7 +541,6 @@ static void put_keys(synth *s, const shape *p) {
     } else if (s->arch->temperature) {
         tn_gguf_put_f32(s->w, KEY("attention.temperature_scale"), 0.1f);
         if (!s->arch->latent) tn_gguf_put_f32(s->w, KEY("rope.scaling.yarn_log_multiplier"), 1);
-        else tn_gguf_put_u32(s->w, KEY("attention.temperature_length"), (uint32_t)p->orig_ctx);
     }
     if (s->arch->scales == TN_SCALES_COHERE) {
         tn_gguf_put_f32(s->w, KEY("logit_scale"), 0.5f);

@@ -315,7 +315,6 @@ tern_status tn_arch_finish(const tn_arch *a, const char *file, tn_hparams *h, te
         {"learned positions", h->n_positions, a->positions ? h->ctx_train : 0, a->positions ? 1 << 20 : 0},
         {"values between dense products", h->n_between, 0, 1 << 16},
         {"scores of a text", h->n_scores, 0, 1 << 10},
-
         {"period of layers without rope", h->no_rope_pattern, 0, TN_MAX_LAYERS},
     };
     for (size_t i = 0; i < sizeof checks / sizeof checks[0]; i++) {

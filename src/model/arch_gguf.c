@@ -225,9 +225,9 @@ static tern_status gguf_windows(keys *k, const tn_arch *a, tn_hparams *h) {
     for (int32_t i = 0; i < h->n_layers; i++) {
         int64_t v = -1;
         const bool all = (h->window_rest ? i : i + 1) % period == 0;
-        TN_FAIL_IF(!tn_gguf_arr_i64(k->g, buf, i, &v) || (v != 0) == all, k->err,
-                   TERN_E_UNSUPPORTED, "%s: '%s' is not the pattern of this architecture at layer %d",
-                   tn_gguf_path(k->g), buf, i);
+        TN_FAIL_IF(!tn_gguf_arr_i64(k->g, buf, i, &v) || (v != 0) == all, k->err, TERN_E_UNSUPPORTED,
+                   "%s: '%s' is not the pattern of this architecture at layer %d", tn_gguf_path(k->g), buf,
+                   i);
     }
     return TERN_OK;
 }

@@ -81,12 +81,12 @@ static tern_status read_modules(tn_ctx *ctx, const char *folder, const json_t *m
     json_array_foreach(modules, i, module) {
         const char *kind = kind_of(module), *where = json_string_value(json_object_get(module, "path"));
         const bool dense = !strcmp(kind, "Dense");
-        TN_FAIL_IF((!dense && strcmp(kind, "Transformer") && strcmp(kind, "Pooling") &&
-                    strcmp(kind, "Normalize")) ||
-                       (dense && (!f->arch->hf_names[TN_W_DENSE_1] || !where || n == 2)),
-                   err, TERN_E_UNSUPPORTED,
-                   "%s/modules.json: '%.40s' after the model is not supported for model type %s", folder,
-                   kind, f->arch->hf);
+        TN_FAIL_IF(
+            (!dense && strcmp(kind, "Transformer") && strcmp(kind, "Pooling") && strcmp(kind, "Normalize")) ||
+                (dense && (!f->arch->hf_names[TN_W_DENSE_1] || !where || n == 2)),
+            err, TERN_E_UNSUPPORTED,
+            "%s/modules.json: '%.40s' after the model is not supported for model type %s", folder, kind,
+            f->arch->hf);
         if (dense) TN_TRY(read_dense(ctx, folder, where, &f->dense[n++], err));
     }
     const tn_tensor *t = n ? tn_file_tensor(f, TN_FOLDER_DENSE_1) : NULL;

@@ -191,7 +191,7 @@ typedef struct tn_op {
             tn_act act;
             float limit; /* see tn_hparams.swiglu_limit */
             bool out_bias;
-        } experts;       /* ROUTE, GATHER, EXPERT_GATE, EXPERT_SUM */
+        } experts; /* ROUTE, GATHER, EXPERT_GATE, EXPERT_SUM */
         struct {
             tn_act act;
             bool gated;

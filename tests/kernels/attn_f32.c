@@ -118,7 +118,8 @@ static void test_variants(void **state) {
             int32_t own[64];
             for (int r = 0; r < 64; r++) {
                 slopes[r] = (float)tn_rng_below(&rng, 100) / 100;
-                own[r] = (int32_t)tn_rng_below(&rng, 600); /* rows of a text that is all there: anywhere in it */
+                own[r] =
+                    (int32_t)tn_rng_below(&rng, 600); /* rows of a text that is all there: anywhere in it */
             }
             if (!tn_rng_below(&rng, 3)) p.a.slopes = slopes, p.a.own_pos = own;
             check_problem(v, n_v, &p, window ? "windowed" : "causal");
