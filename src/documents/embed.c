@@ -19,6 +19,7 @@ struct tn_embedding {
 static const struct {
     const char *arch, *name, *passage, *question;
 } words[] = {{"nomic-bert", NULL, "search_document: ", "search_query: "},
+             {"nomic-bert-moe", NULL, "search_document: ", "search_query: "},
              {"gemma-embedding", NULL, "title: none | text: ", "task: search result | query: "},
              {"qwen3", "embedding", "",
               "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery:"},

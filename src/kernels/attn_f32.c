@@ -45,6 +45,7 @@ void tn_attn_f32_ref(const tn_attn_f32_args *a) {
             for (size_t d = 0; d < a->d_head; d++) acc = fmaf(q[d], key_of(a, (size_t)slot, d), acc);
             acc *= a->scale;
             if (a->soft_cap > 0) acc = a->soft_cap * tn_tanhf(acc / a->soft_cap);
+            if (a->slopes) acc = fmaf(-a->slopes[row], fabsf((float)p - (float)a->own_pos[row]), acc);
             s[p] = acc;
             if (acc > max) max = acc;
         }

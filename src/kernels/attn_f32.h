@@ -28,12 +28,16 @@ typedef struct tn_attn_f32_args {
     const uint64_t *tree_mask;
     size_t tree_base, n_tree_words;
     const float *sinks; /* NULL, or per row a score that has no value and takes its share of the softmax */
+    /* NULL, or per row what a score falls by for every position between the one it is of and the row's own (ALiBi).
+     * Not with draft trees. */
+    const float *slopes;
+    const int32_t *own_pos;
     float *scratch; /* tn_attn_f32_scratch(d_head, one past the last position any row sees) floats, one per
                        thread */
 } tn_attn_f32_args;
 
 /* The floats k and v are those the cells stand for. For every row: s_p = scale * chain of fma over d
- * ascending of q[d]*k[p][d] (then soft cap), m = max s_p, w_p = exp(s_p - m) (tn_expf, the same polynomial
+ * ascending of q[d]*k[p][d] (then soft cap, then fma(-slope, |p - own|, s_p)), m = max s_p, w_p = exp(s_p - m) (tn_expf, the same polynomial
  * in every variant), out[d] = (chain of fma over p ascending of w_p * v[p][d]) / sum w_p. The sum of w is
  * taken in 16 lanes (lane p % 16) ascending, then the lanes pairwise (stride 8, 4, 2, 1); a row's sink
  * adds exp(min(sink - m, 80)) to it. Bits do not depend on n_rows or on the other rows. */

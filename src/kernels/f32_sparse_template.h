@@ -529,7 +529,7 @@ static void few_rows(const tn_attn_tiles_args *a) {
     const tn_attn_f32_args full = {.d_head = d, .scale = a->scale, .soft_cap = a->soft_cap};
     for (size_t r = 0; r < n_rows; r++) {
         seen all = {.end = n, .tree_end = n, .panel1 = ld - 16};
-        sum[r] = softmax_row(&full, &all, s + r * ld, NULL);
+        sum[r] = softmax_row(&full, &all, s + r * ld, 0);
     }
     memset(t->out, 0, n_rows * d * sizeof *t->out);
     for (size_t at = 0; at < n; at += FEW_STEP) {

@@ -548,11 +548,21 @@ static void pack_tree(const tn_attn_f32_args *a, seen *v, float *s) {
     v->tree_end = to;
 }
 
+/* Scores of n positions, from `first` on, fall by their distance from `own`. */
+static void slope_row(float *s, size_t n, float first, float own, float slope) {
+    const vf fall = f_set1(-slope);
+    float far[W];
+    for (size_t i = 0; i < n; i += W) {
+        for (size_t k = 0; k < W; k++) far[k] = fabsf(first + (float)(i + k) - own);
+        f_store(s + i, f_fma(fall, f_load(far), f_load(s + i)));
+    }
+}
+
 /* Scores become exp(score - max), and 0 where the row sees nothing; returns their sum and the sink's share
  * (NULL: none). s: positions panel0.. of the row. */
-static float softmax_row(const tn_attn_f32_args *a, seen *v, float *s, const float *sink) {
+static float softmax_row(const tn_attn_f32_args *a, seen *v, float *s, size_t row) {
     size_t n = v->panel1 - v->panel0;
-    bool once = !v->tree && !(a->soft_cap > 0) &&
+    bool once = !v->tree && !(a->soft_cap > 0) && !a->slopes &&
                 a->scale > 0; /* scaling leaves -inf what it is: the largest is found on the way */
     vf scale = f_set1(a->scale), cap = f_set1(a->soft_cap), max[PER_PANEL];
     for (int j = 0; j < PER_PANEL; j++) max[j] = f_set1(-INFINITY);
@@ -561,6 +571,7 @@ static float softmax_row(const tn_attn_f32_args *a, seen *v, float *s, const flo
         if (a->soft_cap > 0) x = f_mul(cap, v_tanh(f_div(x, cap)));
         f_store(s + i, x);
     }
+    if (a->slopes) slope_row(s, n, (float)v->panel0, (float)a->own_pos[row], a->slopes[row]);
     if (v->tree) pack_tree(a, v, s);
     for (size_t p = v->panel0; p < v->first; p++) s[p - v->panel0] = -INFINITY;
     for (size_t p = v->tree_end; p < v->panel1; p++) s[p - v->panel0] = -INFINITY;
@@ -588,7 +599,7 @@ static float softmax_row(const tn_attn_f32_args *a, seen *v, float *s, const flo
         }
     }
     float sum = fold(&l, NULL, 0);
-    return sink ? sum + tn_expf(fminf(*sink - m, 80)) : sum;
+    return a->sinks ? sum + tn_expf(fminf(a->sinks[row] - m, 80)) : sum;
 }
 
 /* out[r][0..d_head) continues its chains over n positions with values v and weights w[r][..], up to TALL
@@ -735,8 +746,7 @@ static void NAME(tn_attn_f32)(const tn_attn_f32_args *a) {
             }
         }
         for (size_t r = 0; r < n_rows; r++) {
-            sum[r] = softmax_row(a, &v[r], s + r * ld + (v[r].panel0 - base),
-                                 a->sinks ? &a->sinks[row0 + r] : NULL);
+            sum[r] = softmax_row(a, &v[r], s + r * ld + (v[r].panel0 - base), row0 + r);
             memset(out + r * a->out_stride, 0, a->d_head * sizeof *out);
         }
         step = span_step(a, cells);

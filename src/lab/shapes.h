@@ -37,6 +37,9 @@ typedef struct tn_synth_shape {
     int32_t latent, q_rank, d_nope, d_value; /* of latent attention, see tn_hparams; 0: of heads */
     int32_t low[4];                          /* ranks of RWKV-7's products: decays, rates, values, gates */
     int32_t every;                           /* experts are in the last of so many layers; 0: in all */
+    bool sigmoid; /* scores of experts become sigmoids, with a bias for the choice, where files say so */
+    bool
+        unsaid; /* the file leaves out what other engines do not read: chunks of Llama 4, BitNet's activation */
     bool joint;    /* its keys and values are one tensor, as older files have them */
     bool longrope; /* factors for every pair, from orig_ctx tokens */
     bool

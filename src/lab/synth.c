@@ -192,13 +192,13 @@ static bool tensor_of(const synth *s, int layer, tn_role role, char *name, size_
     if (!s->arch->delta_apart && role == TN_W_DELTA_DECAY) return false;
     if (s->arch->gguf_fused_ffn && role == TN_W_UP) *rows *= 2;
     if (s->arch->gguf_fused_ffn) return role != TN_W_GATE;
-    if (!s->arch->gguf_fused) return true;
+    if (!s->arch->gguf_fused && !s->arch->fused_in_order) return true;
     if (role == TN_W_Q) {
         snprintf(name, cap, "blk.%d.attn_qkv.weight", layer);
         *rows += 2 * (int64_t)s->h.n_kv_heads * s->h.d_head;
     }
-    if (role == TN_W_UP) *rows *= 2;
-    return role != TN_W_K && role != TN_W_V && role != TN_W_GATE;
+    if (s->arch->gguf_fused && role == TN_W_UP) *rows *= 2;
+    return role != TN_W_K && role != TN_W_V && (role != TN_W_GATE || !s->arch->gguf_fused);
 }
 
 static void declare(synth *s, int layer, tn_role role) {
@@ -402,7 +402,7 @@ static void put_said(synth *s, const shape *p) {
     snprintf(key, sizeof key, "%s.use_parallel_residual", p->arch);
     if (s->arch->may_be_parallel) tn_gguf_put_bool(s->w, key, p->parallel);
     snprintf(key, sizeof key, "%s.hidden_act", p->arch);
-    if (s->arch->sub_norms) tn_gguf_put_str(s->w, key, "relu2");
+    if (s->arch->sub_norms && !p->unsaid) tn_gguf_put_str(s->w, key, "relu2");
     if (!s->arch->sections) return;
     snprintf(key, sizeof key, "%s.rope.dimension_sections", p->arch);
     tn_gguf_put_arr_i32(s->w, key, sections, 4);
@@ -431,7 +431,9 @@ static void put_head_keys(synth *s, const shape *p) {
         if (keys[i].v) tn_gguf_put_u32(s->w, name, (uint32_t)keys[i].v);
     }
     snprintf(name, sizeof name, "%s.rope.scaling.yarn_log_multiplier", p->arch);
-    if (p->latent && p->yarn > 0) tn_gguf_put_f32(s->w, name, 0.0707f);
+    if (p->latent && p->yarn > 0) tn_gguf_put_f32(s->w, name, s->arch->temperature ? 0.1f : 0.0707f);
+    snprintf(name, sizeof name, "%s.attention.temperature_length", p->arch);
+    if (p->latent && s->arch->temperature) tn_gguf_put_u32(s->w, name, (uint32_t)p->orig_ctx);
 }
 
 /* Granite 4 says how large its experts are; layers of one block say what each is by their sizes. */
@@ -464,7 +466,10 @@ static void put_expert_keys(synth *s, const shape *p) {
         tn_gguf_put_u32(s->w, KEY("expert_group_used_count"), (uint32_t)p->groups_used);
     }
     if (s->arch->dense_first) tn_gguf_put_u32(s->w, KEY("leading_dense_block_count"), (uint32_t)p->n_dense);
-    if (s->arch->experts_sigmoid) tn_gguf_put_u32(s->w, KEY("expert_gating_func"), 2);
+    if (s->arch->experts_sigmoid || p->sigmoid) tn_gguf_put_u32(s->w, KEY("expert_gating_func"), 2);
+    if (p->latent && !p->n_ff_dense) tn_gguf_put_u32(s->w, KEY("expert_shared_count"), 1);
+    if (s->arch->single || (p->latent && !p->n_ff_dense))
+        tn_gguf_put_bool(s->w, KEY("expert_weights_norm"), true);
     if (p->n_ff_dense) put_dense_keys(s, p);
 #undef KEY
 }
@@ -496,7 +501,8 @@ static void put_keys(synth *s, const shape *p) {
     if (s->arch->conv || s->arch->kda || (s->arch->mamba && !s->arch->mamba_beside)) {
         tn_gguf_put_arr_i32(s->w, KEY("attention.head_count_kv"), kv_heads, (size_t)p->n_layers);
     } else if (!s->arch->window_heads) {
-        tn_gguf_put_u32(s->w, KEY("attention.head_count_kv"), (uint32_t)p->n_kv_heads);
+        tn_gguf_put_u32(s->w, KEY("attention.head_count_kv"), /* joined ones stand for those of every head */
+                        (uint32_t)(p->joint ? p->n_heads : p->n_kv_heads));
     }
     put_head_keys(s, p);
     tn_gguf_put_u32(s->w, KEY("rope.dimension_count"), (uint32_t)(p->n_rot ? p->n_rot : p->d_head));
@@ -530,7 +536,7 @@ static void put_keys(synth *s, const shape *p) {
         tn_gguf_put_u32(s->w, KEY("ssm.conv_kernel"), (uint32_t)p->conv_len);
         tn_gguf_put_u32(s->w, KEY("kda.head_dim"), (uint32_t)p->delta_d);
     } else if (s->arch->delta) put_delta_keys(s, p);
-    if (s->arch->chunked) {
+    if (s->arch->chunked && !p->unsaid) {
         tn_gguf_put_u32(s->w, KEY("attention.temperature_length"), 64);
     } else if (s->arch->temperature) {
         tn_gguf_put_f32(s->w, KEY("attention.temperature_scale"), 0.1f);
@@ -538,7 +544,7 @@ static void put_keys(synth *s, const shape *p) {
     }
     if (s->arch->scales == TN_SCALES_COHERE) {
         tn_gguf_put_f32(s->w, KEY("logit_scale"), 0.5f);
-    } else if (s->arch->scales != TN_SCALES_NONE) {
+    } else if (s->arch->scales != TN_SCALES_NONE && !s->arch->latent) { /* MiniCPM3's files do not say them */
         tn_gguf_put_f32(s->w, KEY("embedding_scale"), 3);
         tn_gguf_put_f32(s->w, KEY("residual_scale"), 0.7f);
         tn_gguf_put_f32(s->w, KEY("logit_scale"), s->arch->scales == TN_SCALES_GRANITE ? 0.25f : 2);
@@ -676,7 +682,8 @@ tern_status tn_synth(tn_ctx *ctx, tn_pool *pool, const char *name, const char *p
     s.h.experts_every = p->every;
     s.h.parallel_block = s.arch->parallel_block || p->parallel;
     s.h.qk_norm = s.arch->qk_norm || p->qk_norm;
-    s.h.experts_bias = (s.arch->experts_sigmoid && !s.arch->experts_before) || s.arch->experts_biased;
+    s.h.experts_bias =
+        (s.arch->experts_sigmoid && !s.arch->experts_before) || s.arch->experts_biased || p->sigmoid;
     s.h.n_experts = p->n_experts;
     s.h.n_experts_used = p->n_used;
     s.buf = tn_alloc(ctx, TN_MEM_OTHER, PART, 4);

@@ -79,6 +79,7 @@ bool tn_arch_required(const tn_arch *a, const tn_hparams *h, tn_role role) {
     if (tn_role_of_streams(role)) return h->n_streams > 0;
     if (tn_role_of_text(role))
         return role != TN_W_SCORE_IN_B && role != TN_W_SCORE_B; /* where there are any */
+    if (role >= TN_W_SCORE_NORM) return true;                   /* these, too */
     if (tn_role_of_beside(role)) return h->experts_beside;
     if (tn_role_of_latent(role)) return a->latent;
     if (tn_role_of_delta(role)) return a->delta && tn_delta_has(&h->delta, role);
@@ -90,7 +91,8 @@ bool tn_arch_required(const tn_arch *a, const tn_hparams *h, tn_role role) {
     case TN_W_V:
     case TN_W_O: return true;
     case TN_W_UP:
-    case TN_W_DOWN: return !a->experts || h->shared_expert || h->n_dense || h->experts_beside;
+    case TN_W_DOWN:
+        return !a->experts || h->shared_expert || h->n_dense || h->experts_beside || h->experts_every;
     case TN_W_OUT: return !h->tied;
     case TN_W_GATE: return a->gated && (!a->experts || h->shared_expert || h->n_dense || h->experts_beside);
     case TN_W_GATE_EXPS: return a->experts && a->gated;
@@ -126,7 +128,7 @@ bool tn_arch_required(const tn_arch *a, const tn_hparams *h, tn_role role) {
     case TN_W_OUT_NORM_B:
     case TN_W_ATTN_NORM_B: return (a->biases || a->norm_biases) && !a->no_pre_norms;
     case TN_W_FFN_NORM_B: return (a->biases || a->norm_biases) && !h->parallel_block && !a->no_pre_norms;
-    case TN_W_UP_B:
+    case TN_W_UP_B: return a->biases && !a->gated;
     case TN_W_DOWN_B: return a->biases;
     case TN_W_OUT_B: return a->biases && !a->no_out_bias;
     default: return false;
@@ -177,7 +179,10 @@ void tn_arch_begin(const tn_arch *a, tn_hparams *h) {
     h->attn_scale = a->attn_scale;
     h->bidirectional = a->bidirectional;
     h->norms_after = a->encoder;
-    h->embd_norm = a->encoder || a->shift_ffn;
+    h->embd_norm = a->encoder || a->shift_ffn || a->modern;
+    h->window_rest = h->first_norm_none = h->embd_norm_bare = a->modern;
+    h->alibi = a->alibi;
+    h->qk_norm_biased = a->qk_norm_found;
     h->shift_ffn = a->shift_ffn;
     h->no_rope_pattern = a->no_rope_pattern;
     h->window_pattern = a->window_pattern;

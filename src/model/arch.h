@@ -13,6 +13,10 @@ enum { TN_MAX_NEXT = 8 };
 /* Which words a file has for the scales of embeddings, residuals, attention and logits. */
 typedef enum tn_scales { TN_SCALES_NONE, TN_SCALES_GRANITE, TN_SCALES_MINICPM, TN_SCALES_COHERE } tn_scales;
 
+/* What folders have of products after pooling, each in a folder of its own, as tensors (folder_text.h). */
+#define TN_FOLDER_DENSE_1 "dense.0.linear.weight"
+#define TN_FOLDER_DENSE_2 "dense.1.linear.weight"
+
 typedef struct tn_arch {
     const char *name;    /* ours */
     const char *hf;      /* model_type of config.json */
@@ -81,7 +85,14 @@ typedef struct tn_arch {
     bool bidirectional;     /* its rows see the whole text: it reads and does not write */
     bool encoder;   /* and has BERT's norms: of a token's sum of embeddings, and after what blocks add */
     bool positions; /* of learned rows, in place of rope... */
-    bool positions_padded;            /* ... which in folders come after those of padding */
+    bool positions_padded; /* ... which in folders come after those of padding */
+    bool modern;        /* or ModernBERT's: norms in front, but of the first layer's attention; no biases */
+    float alibi;        /* see tn_hparams */
+    bool qk_norm_found; /* the tensors tell whether queries and keys are normed (Jina), */
+    bool norm_2_found;  /* and whether attention is normed twice, where the gate comes second in one tensor */
+    bool experts_flat; /* folders hold the experts' matrices under each other, those of their output turned */
+    const char *hf_qkv, *hf_gate_up;  /* such tensors of a layer in folders; NULL: as everywhere */
+    const char *hf_before[2];         /* what may come before names in folders, without a dot */
     bool shared_kv, ple;              /* last layers may share keys and values; layers may have embeddings */
     float attn_scale, logit_soft_cap; /* where the file does not say; 0: by the size of heads, none */
     double partial;    /* share of a head that is rotated, where a folder does not say; 0: all */

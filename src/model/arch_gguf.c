@@ -136,7 +136,7 @@ static tern_status gguf_scale_rope(keys *k, tn_hparams *h, double f[TN_MAX_ROT /
 
 static tern_status gguf_rope(keys *k, const tn_arch *a, tn_hparams *h) {
     const char *file = tn_gguf_path(k->g);
-    if (a->positions) return TERN_OK; /* none: positions are learned rows */
+    if (a->positions || a->alibi > 0) return TERN_OK; /* none: positions are learned rows, or distances */
     h->rope_base = num_key(k, "rope.freq_base", 10000);
     if (!a->latent) h->n_rot = int_key(k, "rope.dimension_count", false, h->d_head);
     if (a->window_heads) h->window_rot = int_key(k, "rope.dimension_count_swa", false, h->window_d_head);
@@ -224,9 +224,10 @@ static tern_status gguf_windows(keys *k, const tn_arch *a, tn_hparams *h) {
     h->window_pattern = period;
     for (int32_t i = 0; i < h->n_layers; i++) {
         int64_t v = -1;
-        TN_FAIL_IF(!tn_gguf_arr_i64(k->g, buf, i, &v) || (v != 0) != ((i + 1) % period != 0), k->err,
-                   TERN_E_UNSUPPORTED, "%s: '%s' is not the pattern of this architecture at layer %d",
-                   tn_gguf_path(k->g), buf, i);
+        const bool all = (h->window_rest ? i : i + 1) % period == 0;
+        TN_FAIL_IF(!tn_gguf_arr_i64(k->g, buf, i, &v) || (v != 0) == all, k->err, TERN_E_UNSUPPORTED,
+                   "%s: '%s' is not the pattern of this architecture at layer %d", tn_gguf_path(k->g), buf,
+                   i);
     }
     return TERN_OK;
 }
@@ -455,6 +456,17 @@ static tern_status gguf_delta(keys *k, const tn_arch *a, tn_hparams *h) {
     return TERN_OK;
 }
 
+/* nomic's: in every second layer, and shares of all. */
+static tern_status gguf_experts_of_some(keys *k, tn_hparams *h) {
+    h->experts_every = int_key(k, "moe_every_n_layers", true, 0);
+    TN_TRY(k->st);
+    TN_FAIL_IF(h->experts_every != 2, k->err, TERN_E_UNSUPPORTED,
+               "%s: metadata key '%s.moe_every_n_layers' is %d, which is not supported: 2 is",
+               tn_gguf_path(k->g), k->prefix, h->experts_every);
+    h->experts_scale = (float)num_key(k, "expert_weights_scale", 1);
+    return k->st;
+}
+
 static tern_status gguf_experts(keys *k, const tn_arch *a, tn_hparams *h) {
     int32_t n = int_key(k, "expert_count", false, 0);
     TN_TRY(k->st);
@@ -475,6 +487,7 @@ static tern_status gguf_experts(keys *k, const tn_arch *a, tn_hparams *h) {
     if (a->dense_first) h->n_dense = int_key(k, "leading_dense_block_count", false, 0);
     const int32_t every = int_key(k, "interleave_moe_layer_step", false, 1);
     if (a->experts_before && every > 1) h->experts_every = every;
+    if (a->experts_flat) return gguf_experts_of_some(k, h);
     if (a->shared_expert && (h->n_dense || h->experts_every) && dense != h->n_ff) h->n_ff_dense = dense;
     TN_FAIL_IF(every != (h->experts_every ? h->experts_every : 1), k->err, TERN_E_UNSUPPORTED,
                "%s: metadata key '%s.interleave_moe_layer_step' is not 1, which is not supported",
@@ -547,6 +560,10 @@ static tern_status gguf_text(keys *k, const tn_arch *a, tn_hparams *h) {
     h->n_between = rows_of(k, "dense_2.weight");
     h->score_layer = rows_of(k, "cls.weight");
     h->n_scores = rows_of(k, "cls.output.weight");
+    h->score_norm = a->modern && rows_of(k, "cls.norm.weight");
+    h->score_gelu = h->score_mean = a->modern;
+    if (a->qk_norm_found) h->qk_norm = tn_gguf_tensor(k->g, "blk.0.attn_q_norm.weight");
+    if (a->norm_2_found) h->attn_norm_twice = tn_gguf_tensor(k->g, "blk.0.attn_norm_2.weight");
     return gguf_labels(k, a, h);
 }
 
@@ -580,17 +597,18 @@ static tern_status gguf_latent(keys *k, const tn_arch *a, tn_hparams *h) {
 
 /* ---- activations ----------------------------------------------------------------------------------- */
 
-/* BitNet's files may say it: its first models have another than the last. */
+/* BitNet's files and ModernBERT's may say it: their first models have another than some later ones. */
 static tern_status gguf_act(const keys *k, const tn_arch *a, tn_hparams *h) {
     char buf[128];
-    const char *word;
+    const char *word, *const other = a->modern ? "gelu" : "relu2";
     size_t n;
-    if (!a->sub_norms || !tn_gguf_str(k->g, key_of(k, "hidden_act", buf), &word, &n)) return TERN_OK;
-    const bool squared = n == 5 && !memcmp(word, "relu2", n);
-    TN_FAIL_IF(!squared && !(n == 4 && !memcmp(word, "silu", n)), k->err, TERN_E_UNSUPPORTED,
+    const char *key = key_of(k, a->modern ? "hidden_activation" : "hidden_act", buf);
+    if ((!a->sub_norms && !a->modern) || !tn_gguf_str(k->g, key, &word, &n)) return TERN_OK;
+    TN_FAIL_IF(!is_word(word, n, other) && !is_word(word, n, "silu"), k->err, TERN_E_UNSUPPORTED,
                "%s: '%s' is '%.*s', which is not supported", tn_gguf_path(k->g), buf, (int)(n < 40 ? n : 40),
                word);
-    h->act = squared ? TN_ACT_RELU2 : TN_ACT_SILU;
+    if (is_word(word, n, "silu")) h->act = TN_ACT_SILU;
+    else h->act = a->modern ? TN_ACT_GELU_ERF : TN_ACT_RELU2;
     return TERN_OK;
 }
 

@@ -306,6 +306,7 @@ static void parse_experts(tn_config *c, const tn_arch *a, tn_hparams *h) {
     if (a->shared_expert) parse_shared(c, a, h);
     else if (!a->dense_first && !a->experts_beside) h->n_ff = h->n_ff_exp;
     if (a->dense_first) h->n_dense = tn_config_first_whole(c, firsts, false, 0);
+    if (a->experts_flat) h->experts_every = tn_config_whole(c, "moe_every_n_layers", true, 0);
     if (!h->n_dense && !h->experts_every) h->n_ff_dense = 0;
     if (a->experts_mixer > 0)
         h->experts_mixer =
@@ -555,7 +556,22 @@ static tern_status parse_positions(tn_config *c, const tn_arch *a, tn_hparams *h
                h->positions_from);
     h->ctx_train -= h->positions_from;
     h->n_positions = h->ctx_train;
-    h->tied = true; /* what it could write with is not read */
+    return TERN_OK;
+}
+
+/* What a reranker of ModernBERT's form makes of a text's rows; others' is fixed. */
+static tern_status parse_score(tn_config *c, const tn_arch *a, tn_hparams *h) {
+    const char *by = json_string_value(json_object_get(c->o, "classifier_pooling")),
+               *act = json_string_value(json_object_get(c->o, "classifier_activation")),
+               *class = json_string_value(json_array_get(json_object_get(c->o, "architectures"), 0));
+    if (!a->modern) return TERN_OK;
+    const bool scores = class && strstr(class, "ForSequenceClassification");
+    TN_FAIL_IF(scores && act && strcmp(act, "gelu"), c->err, TERN_E_UNSUPPORTED,
+               "%s: 'classifier_activation' is '%.40s', which is not supported: gelu is", c->file, act);
+    TN_FAIL_IF(scores && by && strcmp(by, "mean") && strcmp(by, "cls"), c->err, TERN_E_UNSUPPORTED,
+               "%s: 'classifier_pooling' is '%.40s', which is not supported: cls and mean are", c->file, by);
+    h->score_gelu = true;
+    h->score_mean = by && !strcmp(by, "mean");
     return TERN_OK;
 }
 
@@ -690,6 +706,7 @@ tern_status tn_arch_hparams_hf(const tn_arch *a, const json_t *o, const char *fi
     if (h->n_layers <= TN_MAX_LAYERS) tn_arch_alone(a, h);
     h->norm_eps = (float)tn_config_first(&c, a->norm == TN_NORM_LAYER ? eps : rms_eps, 1e-5);
     h->tied = json_object_get(o, "tie_word_embeddings") ? tn_config_is(&c, "tie_word_embeddings") : tied;
+    if (a->encoder || a->modern) h->tied = true; /* what it could write with is not read */
     if (a->may_be_parallel) h->parallel_block = tn_config_is(&c, "use_parallel_residual");
     if (a->qk_norm_said) h->qk_norm = tn_config_is(&c, "use_qk_norm");
     h->attn_soft_cap = (float)tn_config_number(&c, o, "attn_logit_softcapping", false, 0);
@@ -699,6 +716,8 @@ tern_status tn_arch_hparams_hf(const tn_arch *a, const json_t *o, const char *fi
     parse_scales(&c, a, h);
     parse_experts(&c, a, h);
     TN_TRY(c.st);
+    TN_FAIL_IF(a->experts_flat && h->experts_every != 2, err, TERN_E_UNSUPPORTED,
+               "%s: 'moe_every_n_layers' is %d, which is not supported: 2 is", file, h->experts_every);
     TN_FAIL_IF(a->gguf_only, err, TERN_E_UNSUPPORTED,
                "%s: model type %s is read from GGUF files only, not from folders: %s", file, a->hf,
                a->gguf_only);
@@ -719,6 +738,7 @@ tern_status tn_arch_hparams_hf(const tn_arch *a, const json_t *o, const char *fi
     TN_TRY(parse_no_rope(&c, h));
     TN_TRY(parse_conv(&c, a, h));
     TN_TRY(parse_positions(&c, a, h));
+    TN_TRY(parse_score(&c, a, h));
     TN_TRY(parse_delta(&c, a, h));
     TN_FAIL_IF(tn_config_is(&c, "use_sliding_window") &&
                    tn_config_whole(&c, "max_window_layers", false, 0) < h->n_layers,

@@ -130,7 +130,7 @@ static void parse_axes(const json_t *rope, const tn_arch *a, tn_hparams *h) {
 }
 
 tern_status tn_arch_rope_hf(tn_config *c, const tn_arch *a, tn_hparams *h) {
-    if (a->positions) return TERN_OK; /* none: positions are learned rows */
+    if (a->positions || a->alibi > 0) return TERN_OK; /* none: positions are learned rows, or distances */
     const json_t *r = rope_object(c, "full_attention"), *local = rope_object(c, "sliding_attention");
     h->rope_base =
         tn_config_number(c, c->o, "rope_theta", false, tn_config_number(c, r, "rope_theta", false, 10000));

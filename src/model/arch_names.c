@@ -306,6 +306,12 @@ static const char *const gguf_names[TN_W_N_ROLES] = {
     [TN_W_KDA_G_A] = "ssm_g_a.weight",
     [TN_W_KDA_G_B] = "ssm_g_b.weight",
     [TN_W_NEXT_BACK] = "nextn.post_projection.weight",
+    [TN_W_SCORE_NORM] = "cls.norm.weight",
+    [TN_W_Q_NORM_B] = "attn_q_norm.bias",
+    [TN_W_K_NORM_B] = "attn_k_norm.bias",
+    [TN_W_ATTN_NORM_2] = "attn_norm_2.weight",
+    [TN_W_ATTN_NORM_2_B] = "attn_norm_2.bias",
+    [TN_W_EXPERTS_OUT_B] = "ffn_exps_out.bias", /* which no file has */
 };
 
 bool tn_arch_gguf_name(const tn_arch *a, const tn_hparams *h, int layer, tn_role role, char *buf,

@@ -22,26 +22,6 @@
     .scale_embd = true, .attn_scale = 1, .logit_soft_cap = 30, .window = true, .window_any = true,           \
     .window_heads = true, .local_rope = true, .local_base = 10000, .shared_kv = true, .ple = true
 
-/* Encoders: a norm of the sum of embeddings, none in front of blocks, and one of what the stream is after each. */
-#define LIKE_BERT                                                                                            \
-    .norm = TN_NORM_LAYER, .post_norms = true, .no_pre_norms = true, .bidirectional = true, .encoder = true
-#define GGUF_NORMS_AFTER                                                                                     \
-    [TN_W_ATTN_POST_NORM] = "attn_output_norm.weight", [TN_W_FFN_POST_NORM] = "layer_output_norm.weight"
-#define HF_BERT                                                                                              \
-    [TN_W_EMBD] = "embeddings.word_embeddings.weight",                                                       \
-    [TN_W_EMBD_TYPE] = "embeddings.token_type_embeddings.weight",                                            \
-    [TN_W_POSITIONS] = "embeddings.position_embeddings.weight",                                              \
-    [TN_W_EMBD_NORM] = "embeddings.LayerNorm.weight", [TN_W_EMBD_NORM_B] = "embeddings.LayerNorm.bias",      \
-    [TN_W_Q] = "attention.self.query.weight", [TN_W_Q_B] = "attention.self.query.bias",                      \
-    [TN_W_K] = "attention.self.key.weight", [TN_W_K_B] = "attention.self.key.bias",                          \
-    [TN_W_V] = "attention.self.value.weight", [TN_W_V_B] = "attention.self.value.bias",                      \
-    [TN_W_O] = "attention.output.dense.weight", [TN_W_O_B] = "attention.output.dense.bias",                  \
-    [TN_W_ATTN_POST_NORM] = "attention.output.LayerNorm.weight",                                             \
-    [TN_W_ATTN_POST_NORM_B] = "attention.output.LayerNorm.bias", [TN_W_UP] = "intermediate.dense.weight",    \
-    [TN_W_UP_B] = "intermediate.dense.bias", [TN_W_DOWN] = "output.dense.weight",                            \
-    [TN_W_DOWN_B] = "output.dense.bias", [TN_W_FFN_POST_NORM] = "output.LayerNorm.weight",                   \
-    [TN_W_FFN_POST_NORM_B] = "output.LayerNorm.bias"
-
 /* Layers of one block: a state space, attention without rope, or a block without gates. */
 #define LIKE_NEMOTRON_H                                                                                      \
     .act = TN_ACT_RELU2, .delta = true, .mamba = true, .single = true, .no_rope_pattern = 1,                 \

@@ -44,41 +44,94 @@ static tern_status read_pooling(const char *folder, tn_hparams *h, tern_error *e
     return TERN_OK;
 }
 
-/* What comes after the model: pooling, and a norm, which every vector gets. */
-static tern_status check_modules(const char *folder, const tn_hparams *h, tern_error *err) {
-    json_t *o, *module;
-    size_t i;
-    char other[80] = "";
-    TN_TRY(read_json(folder, "modules.json", &o, err));
-    json_array_foreach(o, i, module) {
-        const char *type = json_string_value(json_object_get(module, "type")),
-                   *last = type ? strrchr(type, '.') : "";
-        last = last ? last + (*last == '.') : type;
-        if (strcmp(last, "Transformer") && strcmp(last, "Pooling") && strcmp(last, "Normalize"))
-            snprintf(other, sizeof other, "%s", last);
-    }
+/* A product without a bias and without anything after it, in a folder of its own. */
+static tern_status read_dense(tn_ctx *ctx, const char *folder, const char *where, tn_safetensors **out,
+                              tern_error *err) {
+    char path[4096];
+    json_t *o;
+    TN_FAIL_IF((size_t)snprintf(path, sizeof path, "%s/config.json", where) >= sizeof path, err,
+               TERN_E_INVALID, "%s: path too long", where);
+    TN_TRY(read_json(folder, path, &o, err));
+    const char *act = json_string_value(json_object_get(o, "activation_function"));
+    const bool plain = act && strstr(act, "Identity") && !json_is_true(json_object_get(o, "bias"));
     json_decref(o);
-    TN_FAIL_IF(*other && !h->n_between, err, TERN_E_UNSUPPORTED,
-               "%s/modules.json: '%s' after the model is not read from folders; GGUF files have it", folder,
-               other);
+    TN_FAIL_IF(!plain, err, TERN_E_UNSUPPORTED,
+               "%s/%s: a product with a bias, or with another activation than Identity, is not supported",
+               folder, where);
+    TN_FAIL_IF((size_t)snprintf(path, sizeof path, "%s/%s", folder, where) >= sizeof path, err,
+               TERN_E_INVALID, "%s: path too long", folder);
+    return tn_safetensors_open(ctx, path, out, err);
+}
+
+/* The name of a module's kind, after its last dot. */
+static const char *kind_of(const json_t *module) {
+    const char *type = json_string_value(json_object_get(module, "type")),
+               *last = type ? strrchr(type, '.') : NULL;
+    return last ? last + 1 : type ? type : "";
+}
+
+/* What comes after the model: pooling, products where the architecture has two of them, and a norm, which every vector
+ * gets. */
+static tern_status read_modules(tn_ctx *ctx, const char *folder, const json_t *modules, tn_model_file *f,
+                                tn_hparams *h, tern_error *err) {
+    const json_t *module;
+    size_t i;
+    int n = 0;
+    const char *last = "Dense";
+    json_array_foreach(modules, i, module) {
+        const char *kind = kind_of(module), *where = json_string_value(json_object_get(module, "path"));
+        const bool dense = !strcmp(kind, "Dense");
+        TN_FAIL_IF(
+            (!dense && strcmp(kind, "Transformer") && strcmp(kind, "Pooling") && strcmp(kind, "Normalize")) ||
+                (dense && (!f->arch->hf_names[TN_W_DENSE_1] || !where || n == 2)),
+            err, TERN_E_UNSUPPORTED,
+            "%s/modules.json: '%.40s' after the model is not supported for model type %s", folder, kind,
+            f->arch->hf);
+        if (dense) TN_TRY(read_dense(ctx, folder, where, &f->dense[n++], err));
+    }
+    const tn_tensor *t = n ? tn_file_tensor(f, TN_FOLDER_DENSE_1) : NULL;
+    TN_FAIL_IF(n == 1 || (n && !t), err, TERN_E_UNSUPPORTED,
+               "%s/modules.json: one '%s' after the model, or one without linear.weight, is not supported",
+               folder, last);
+    h->n_between = t && t->dims[0] <= 1 << 20 ? (int32_t)t->dims[0] : 0;
     return TERN_OK;
 }
 
-tern_status tn_folder_text(const char *folder, const tn_model_file *f, tn_hparams *h, tern_error *err) {
-    if (f->arch->encoder) {
-        char name[160];
-        const tn_tensor *t;
-        (void)tn_arch_hf_name(f->arch, h, 0, TN_W_EMBD_TYPE, name, sizeof name);
-        h->embd_type = tn_file_tensor(f, name);
-        t = tn_file_tensor(f, f->arch->hf_names[TN_W_SCORE]);
-        h->n_scores = !t ? 0 : t->dims[0] <= 1 << 10 ? (int32_t)t->dims[0] : 1 << 11;
-        h->score_layer = t && tn_file_tensor(f, f->arch->hf_names[TN_W_SCORE_IN]);
-        TN_FAIL_IF(h->n_scores > 1 << 10, err, TERN_E_FORMAT, "%s: %s has %d scores", folder, t->name,
-                   h->n_scores);
-        if (t) h->pooling = TN_POOL_RANK;
+/* What only the tensors tell of a model that reads in both directions. */
+static tern_status tell_tensors(const char *folder, const tn_model_file *f, tn_hparams *h, tern_error *err) {
+    char name[160];
+    const char *const *names = f->arch->hf_names;
+    (void)tn_arch_hf_name(f->arch, h, 0, TN_W_EMBD_TYPE, name, sizeof name);
+    h->embd_type = f->arch->encoder && tn_file_tensor(f, name);
+    if (f->arch->qk_norm_found) {
+        (void)tn_arch_hf_name(f->arch, h, 0, TN_W_Q_NORM, name, sizeof name);
+        h->qk_norm = tn_file_tensor(f, name);
+        h->attn_norm_twice = names[TN_W_ATTN_NORM_2];
     }
+    if (f->arch->experts_flat && h->experts_every) {
+        (void)tn_arch_hf_name(f->arch, h, h->experts_every - 1, TN_W_EXPERTS_OUT_B, name, sizeof name);
+        h->experts_out_bias = tn_file_tensor(f, name);
+    }
+    const tn_tensor *t = names[TN_W_SCORE] ? tn_file_tensor(f, names[TN_W_SCORE]) : NULL;
+    if (!t) return TERN_OK;
+    h->n_scores = t->dims[0] <= 1 << 10 ? (int32_t)t->dims[0] : 1 << 11;
+    h->score_layer = tn_file_tensor(f, names[TN_W_SCORE_IN]);
+    h->score_norm = names[TN_W_SCORE_NORM] && tn_file_tensor(f, names[TN_W_SCORE_NORM]);
+    TN_FAIL_IF(h->n_scores > 1 << 10, err, TERN_E_FORMAT, "%s: %s has %d scores", folder, t->name,
+               h->n_scores);
+    h->pooling = TN_POOL_RANK;
+    return TERN_OK;
+}
+
+tern_status tn_folder_text(tn_ctx *ctx, const char *folder, tn_model_file *f, tn_hparams *h,
+                           tern_error *err) {
+    json_t *modules;
+    if (f->arch->bidirectional) TN_TRY(tell_tensors(folder, f, h, err));
     if (h->pooling == TN_POOL_UNSAID) TN_TRY(read_pooling(folder, h, err));
-    return check_modules(folder, h, err);
+    TN_TRY(read_json(folder, "modules.json", &modules, err));
+    const tern_status st = read_modules(ctx, folder, modules, f, h, err);
+    json_decref(modules);
+    return st;
 }
 
 /* How a GGUF file says that rows become one; UNSAID where it says nothing that is known. *a is NULL for an unknown
@@ -121,7 +174,7 @@ static bool folder_reranks(const char *folder) {
                *kind = json_string_value(json_array_get(json_object_get(o, "architectures"), 0));
     const json_t *names = json_object_get(o, "id2label"), *n = json_object_get(o, "num_labels");
     const tn_arch *a = type ? tn_arch_by_hf(type) : NULL;
-    const bool yes = a && a->encoder && kind && strstr(kind, "ForSequenceClassification") &&
+    const bool yes = a && a->bidirectional && kind && strstr(kind, "ForSequenceClassification") &&
                      (json_object_size(names) == 1 || json_integer_value(n) == 1);
     json_decref(o);
     return yes;

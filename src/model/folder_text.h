@@ -5,8 +5,9 @@
 #include "model/place.h"
 
 /* Fills in h, which has the configuration: pooling by the folder's 1_Pooling, what the tensors say of embeddings, and
- * scores. Refuses steps of sentence-transformers that it does not know. */
-tern_status tn_folder_text(const char *folder, const tn_model_file *f, tn_hparams *h, tern_error *err);
+ * scores. Opens the products after pooling (f->dense), which the caller closes. Refuses steps of sentence-transformers
+ * that it does not know. */
+tern_status tn_folder_text(tn_ctx *ctx, const char *folder, tn_model_file *f, tn_hparams *h, tern_error *err);
 /* Does a GGUF file or a folder hold a model that makes vectors of texts, and no scores? By its metadata alone. */
 bool tn_file_embeds(tn_ctx *ctx, const char *path);
 /* ... one that reads a question with a text and gives the two one score? */

@@ -31,6 +31,8 @@ int32_t tn_layer_kv(const tn_hparams *h, int32_t layer) {
 const char *tn_layers_wrong(const tn_hparams *h) {
     int32_t d = h->window_d_head ? h->window_d_head : h->d_head;
     if (h->window_kv_heads && h->n_heads % h->window_kv_heads) return "KV heads of layers with a window";
+    if (h->alibi > 0 && (!h->bidirectional || h->n_kv_heads != h->n_heads))
+        return "scores that fall by distance, of heads that share keys or look back alone";
     const int32_t rank = h->latent.rank, panel = 32;
     if (tn_latent(h) ? h->d_head != rank + h->n_rot || h->n_kv_heads != 1 || rank % panel || rank > 1024 ||
                            h->latent.d_value < 1 || h->latent.d_value % panel || h->latent.d_nope < 4 ||
@@ -110,7 +112,8 @@ int32_t tn_layer_ff(const tn_hparams *h, int32_t layer) {
 }
 
 int32_t tn_layer_window(const tn_hparams *h, int32_t layer) {
-    bool windowed = h->window_pattern <= 1 || layer % h->window_pattern != h->window_pattern - 1;
+    const int32_t without = h->window_rest ? 0 : h->window_pattern - 1;
+    bool windowed = h->window_pattern <= 1 || layer % h->window_pattern != without;
     return h->window > 0 && windowed ? h->window : 0;
 }
 
@@ -133,6 +136,8 @@ static bool text_has(const tn_hparams *h, tn_role r) {
     case TN_W_SCORE_IN_B: return h->score_layer;
     case TN_W_SCORE:
     case TN_W_SCORE_B: return h->n_scores > 0;
+    case TN_W_SCORE_NORM: return h->score_norm;
+    case TN_W_EMBD_NORM_B: return h->embd_norm && !h->embd_norm_bare;
     default: return h->embd_norm;
     }
 }
@@ -177,7 +182,8 @@ bool tn_layer_may_have(const tn_hparams *h, int32_t layer, tn_role r) {
         return attends && tn_latent(h) && (h->latent.q_rank || (r != TN_W_Q_A && r != TN_W_Q_A_NORM));
     switch (r) {
     case TN_W_ATTN_NORM:
-    case TN_W_ATTN_NORM_B: return !inside || h->layer_kind[layer] != TN_LAYER_FEEDS;
+    case TN_W_ATTN_NORM_B:
+        return !inside || (h->layer_kind[layer] != TN_LAYER_FEEDS && !(h->first_norm_none && !layer));
     case TN_W_FFN_NORM:
     case TN_W_FFN_NORM_B: return !inside || tn_layer_feeds(h, layer);
     case TN_W_CONV_IN:
@@ -196,6 +202,11 @@ bool tn_layer_may_have(const tn_hparams *h, int32_t layer, tn_role r) {
     case TN_W_LAYER_SCALE: return inside && h->layer_scale;
     case TN_W_ATTN_SUB_NORM:
     case TN_W_FFN_SUB_NORM: return inside && h->sub_norms;
+    case TN_W_Q_NORM_B:
+    case TN_W_K_NORM_B: return attends && h->qk_norm && h->qk_norm_biased;
+    case TN_W_ATTN_NORM_2:
+    case TN_W_ATTN_NORM_2_B: return inside && h->attn_norm_twice;
+    case TN_W_EXPERTS_OUT_B: return inside && tn_layer_has_experts(h, layer) && h->experts_out_bias;
     case TN_W_ATTN_POST_NORM_B:
     case TN_W_FFN_POST_NORM_B: return h->norms_after;
     case TN_W_ATT_GATE: return attends && h->attn_gate;
@@ -254,7 +265,10 @@ const tn_role tn_layer_vectors[TN_N_LAYER_VECTORS] = {
     TN_W_WKV_KK,          TN_W_WKV_KA,
     TN_W_WKV_RK,          TN_W_WKV_NORM_B,
     TN_W_KDA_CONV_Q,      TN_W_KDA_CONV_K,
-    TN_W_KDA_CONV_V,
+    TN_W_KDA_CONV_V,      TN_W_SCORE_NORM,
+    TN_W_Q_NORM_B,        TN_W_K_NORM_B,
+    TN_W_ATTN_NORM_2,     TN_W_ATTN_NORM_2_B,
+    TN_W_EXPERTS_OUT_B,
 };
 
 const struct tn_layer_linear tn_layer_linears[TN_N_LAYER_LINEARS] = {
@@ -448,6 +462,12 @@ static const char *const role_names[TN_W_N_ROLES] = {
     [TN_W_KDA_G_A] = "delta_gate_a",
     [TN_W_KDA_G_B] = "delta_gate_b",
     [TN_W_NEXT_BACK] = "nextn_post_projection",
+    [TN_W_SCORE_NORM] = "cls.norm",
+    [TN_W_Q_NORM_B] = "attn_q_norm bias",
+    [TN_W_K_NORM_B] = "attn_k_norm bias",
+    [TN_W_ATTN_NORM_2] = "attn_norm_2",
+    [TN_W_ATTN_NORM_2_B] = "attn_norm_2 bias",
+    [TN_W_EXPERTS_OUT_B] = "experts' output bias",
 };
 
 const char *tn_role_name(tn_role r) { return role_names[r]; }
@@ -543,7 +563,13 @@ static void shape_of_few(const tn_hparams *h, tn_role r, int64_t *n_rows, int64_
     case TN_W_EMBD_NORM:
     case TN_W_EMBD_NORM_B:
     case TN_W_EMBD_TYPE:
+    case TN_W_SCORE_NORM:
+    case TN_W_ATTN_NORM_2:
+    case TN_W_ATTN_NORM_2_B:
+    case TN_W_EXPERTS_OUT_B:
     case TN_W_SCORE_IN_B: *n_rows = 1; break;
+    case TN_W_Q_NORM_B: *n_rows = 1, *n_cols = (int64_t)h->n_heads * h->d_head; break;
+    case TN_W_K_NORM_B: *n_rows = 1, *n_cols = (int64_t)h->n_kv_heads * h->d_head; break;
     case TN_W_ALTUP_ROUTER: *n_rows = n; break;
     case TN_W_ALTUP_PREDICT: *n_rows = n * n, *n_cols = n; break;
     case TN_W_ALTUP_CORRECT: *n_rows = *n_cols = n; break;

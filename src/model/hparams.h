@@ -239,6 +239,16 @@ typedef struct tn_hparams {
      * attend to the model's. It reads the token's embedding beside the state, both of the model, and leaves
      * such a state. */
     bool assistant;
+    /* Of models that embed: of a period's layers the first has no window, in place of the last; the first layer has no
+     * norm in front of attention; the norm of a token's embedding has no bias (all ModernBERT). What lies in front of
+     * scores ends with GELU in place of tanh, and with a norm; scores are of the mean of rows, not of the first. */
+    bool window_rest, first_norm_none, embd_norm_bare, score_gelu, score_norm, score_mean;
+    /* Jina's: a score falls by the distance of its rows times a slope of its head, 2^-(alibi / n_heads) to the first,
+     * second ... power where heads are a power of two; 0: none. Queries and keys of all heads together have layer norms
+     * with biases. What attention leaves is added to the stream and normed once more. */
+    float alibi;
+    bool qk_norm_biased, attn_norm_twice;
+    bool experts_out_bias; /* a vector is added to what a row's experts give together (nomic) */
 } tn_hparams;
 
 static inline bool tn_is_head(const tn_hparams *h) { return h->head.n_target > 0; }
@@ -403,6 +413,12 @@ typedef enum tn_role {
     TN_W_KDA_G_B,
     TN_W_HEAD_IN_NORM, /* [n_from n_target] of what a head joins; its projection is NEXT_PROJ */
     TN_W_NEXT_BACK,    /* [n_target][n_embd] of an assistant: the state for a guess further */
+    TN_W_SCORE_NORM,   /* of what lies in front of the scores */
+    TN_W_Q_NORM_B,
+    TN_W_K_NORM_B,
+    TN_W_ATTN_NORM_2, /* after the norm of what attention leaves, and the stream added once more */
+    TN_W_ATTN_NORM_2_B,
+    TN_W_EXPERTS_OUT_B, /* [n_embd] */
     TN_W_N_ROLES
 } tn_role;
 
@@ -468,7 +484,7 @@ static inline int32_t tn_rope_tables(const tn_hparams *h) { return h->local_rope
 
 /* The tensors a layer may have: small ones and linears, each in the order in which files and hashes hold
  * them. */
-enum { TN_N_LAYER_VECTORS = 69, TN_N_LAYER_LINEARS = 47, TN_N_EXPERT_LINEARS = 3 };
+enum { TN_N_LAYER_VECTORS = 75, TN_N_LAYER_LINEARS = 47, TN_N_EXPERT_LINEARS = 3 };
 extern const tn_role tn_layer_vectors[TN_N_LAYER_VECTORS];
 extern const struct tn_layer_linear { tn_role role, bias; } tn_layer_linears[TN_N_LAYER_LINEARS];
 /* Gate, up and down of the experts. */
@@ -528,7 +544,9 @@ static inline bool tn_role_of_cpu(tn_role r) {
     return tn_role_by_head(r) || tn_role_of_low(r) || r == TN_W_KDA_F_B || r == TN_W_KDA_G_B;
 }
 /* Is it one of what makes a text of tokens, or a vector of a text? They lie with the first and the last layer. */
-static inline bool tn_role_of_text(tn_role r) { return r >= TN_W_EMBD_NORM && r <= TN_W_SCORE_B; }
+static inline bool tn_role_of_text(tn_role r) {
+    return (r >= TN_W_EMBD_NORM && r <= TN_W_SCORE_B) || r == TN_W_SCORE_NORM;
+}
 /* Is it a tensor of the model, of none of its layers? */
 static inline bool tn_role_of_model(tn_role r) { return r <= TN_W_OUT_B || r == TN_W_PLE_EMBD; }
 /* Is it a tensor of all experts, weights or biases? */

@@ -49,6 +49,10 @@ static bool sub_norms(const tn_arch *a) { return a->sub_norms; }
 static bool reads_layers(const tn_arch *a) { return a->head && !a->assistant; }
 static bool dflash(const tn_arch *a) { return a->dflash; }
 static bool assistant(const tn_arch *a) { return a->assistant; }
+static bool modern(const tn_arch *a) { return a->modern; }
+static bool experts_flat(const tn_arch *a) { return a->experts_flat; }
+static bool alibi(const tn_arch *a) { return a->alibi > 0; }
+static bool encodes(const tn_arch *a) { return a->encoder; }
 static bool shared_counted(const tn_arch *a) { return a->shared_expert && a->shared_ungated; }
 
 /* Each key, and which architectures read it (NULL: all). Where it is not read, a value other than 0, false, null
@@ -75,6 +79,7 @@ static const struct {
     {"layer_norm_epsilon", NULL, own_words, 0},
     {"hidden_act", NULL, NULL, 0},
     {NULL, "hidden_act", sub_norms, 0},
+    {NULL, "hidden_activation", modern, 0},
     {"quantization_config", NULL, sub_norms, 0}, /* tn_arch_ternary_hf looks at it */
     {"hidden_activation", NULL, NULL, 0},
     {"activation_function", NULL, NULL, 0},
@@ -112,6 +117,13 @@ static const struct {
     {NULL, "dense_3_feat_out", NULL, 0},
     {"position_embedding_type", NULL, positions, 0},
     {"pad_token_id", NULL, NULL, 0},
+    {"classifier_pooling", NULL, modern, 0}, /* parse_score looks at these two */
+    {"classifier_activation", NULL, modern, 0},
+    {"moe_every_n_layers", "moe_every_n_layers", experts_flat, 0},
+    {"ffn_div", NULL, only, 1},
+    {"lora_adaptations", NULL, encodes, 0}, /* of tasks: without one none is used */
+    {"task_instructions", NULL, encodes, 0},
+    {"matryoshka_dimensions", NULL, encodes, 0},
     {"clip_qkv", "attention.clamp_kqv", nobody, 0},
     {"alibi", "attention.max_alibi_bias", nobody, 0},
     {NULL, "attention.output_scale", nobody, 1},
@@ -490,7 +502,37 @@ static const char *const idle_hf[] = {"architectures",
                                       "mtp_layers_block_type",
                                       "output_dropout",
                                       "mtp_loss_scaling_factor",
-                                      "embedding_init_std"};
+                                      "embedding_init_std",
+                                      "mlp_dropout",
+                                      "decoder_bias",
+                                      "deterministic_flash_attn",
+                                      "reference_compile",
+                                      "repad_logits_with_grad",
+                                      "sparse_prediction",
+                                      "sparse_pred_ignore_index",
+                                      "initializer_cutoff_factor",
+                                      "classifier_bias",
+                                      "qkv_proj_bias",
+                                      "mlp_fc1_bias",
+                                      "mlp_fc2_bias",
+                                      "moe_resid_pdrop",
+                                      "moe_impl",
+                                      "dense_seq_output",
+                                      "fused_bias_fc",
+                                      "fused_dropout_add_ln",
+                                      "use_xentropy",
+                                      "pad_vocab_size_multiple",
+                                      "summary_activation",
+                                      "summary_proj_to_labels",
+                                      "summary_type",
+                                      "summary_use_proj",
+                                      "lora_alpha",
+                                      "lora_dropout_p",
+                                      "lora_main_params_trainable",
+                                      "lora_rank",
+                                      "load_trained_adapters",
+                                      "truncate_dim",
+                                      "use_reg_tokens"};
 static const char *const idle_gguf[] = {"tensor_data_layout", "file_type", "attention.temperature_length"};
 
 /* Words that say nothing new. */
@@ -500,6 +542,10 @@ static const struct {
 } idle_words[] = {
     {"use_bidirectional_attention", "vision", layers_differ}, /* text has no pictures */
     {"position_embedding_type", "rope", NULL},
+    {"position_embedding_type", "absolute", modern}, /* rope all the same */
+    {"position_embedding_type", "sans_pos", modern},
+    {"feed_forward_type", "geglu", alibi},
+    {"emb_pooler", "mean", encodes},
     {"norm_type", "rms", NULL},
     {"norm_type", "layer_norm", layer_norms},
     {"mlp_type", "default", NULL},

@@ -1,5 +1,5 @@
 /* EXPERT_SUM: branch = sum over the row's experts of weight * what they gave, in order of their numbers; with a
- * shared expert they are added to what that one left there, times its weight. */
+ * shared expert they are added to what that one left there, times its weight; then a bias, where there is one. */
 #include "model/experts.h"
 
 #include <string.h>
@@ -17,6 +17,8 @@ static void rows(const tn_op *op, const tn_frame *f, int32_t row0, int32_t row1,
         for (int32_t k = 0; k < used; k++)
             f->r->kern->add_f32(branch, given + (ptrdiff_t)tn_chosen_place(chosen, k) * (ptrdiff_t)n_embd,
                                 tn_chosen_weight(chosen, k), n_embd);
+        if (op->experts.out_bias)
+            f->r->kern->add_f32(branch, tn_model_vector(f->m, op->layer, TN_W_EXPERTS_OUT_B), 1, n_embd);
     }
 }
 

@@ -19,11 +19,12 @@ static void norm_plain(const tn_rows *r, float *x, int32_t n) {
 }
 
 /* n_heads heads of one row, in place. cs: the row's table. */
-static void turn(const tn_op *op, const tn_rows *r, const float *w, const float *cs, float *x,
+static void turn(const tn_op *op, const tn_rows *r, const float *w, const float *b, const float *cs, float *x,
                  int32_t n_heads) {
     size_t d = (size_t)op->rope.d_head, n_rot = (size_t)op->rope.n_rot;
     float eps = r->h->norm_eps;
-    if (w && op->rope.whole) r->kern->rmsnorm_f32(x, w, eps, x, d * (size_t)n_heads);
+    if (w && b) r->kern->layernorm_f32(x, w, b, eps, x, d * (size_t)n_heads);
+    else if (w && op->rope.whole) r->kern->rmsnorm_f32(x, w, eps, x, d * (size_t)n_heads);
     for (int32_t a = 0; a < n_heads; a++, x += d) {
         bool norm = w && !op->rope.whole;
         if (norm && !op->rope.behind) r->kern->rmsnorm_f32(x, w, eps, x, d);
@@ -43,18 +44,20 @@ static void rows(const tn_op *op, const tn_frame *f, int32_t row0, int32_t row1,
     (void)scratch;
     const tn_rows *r = f->r;
     const float *q_norm = vector_or_null(f, op, op->rope.q_norm),
-                *k_norm = vector_or_null(f, op, op->rope.k_norm);
+                *k_norm = vector_or_null(f, op, op->rope.k_norm),
+                *q_bias = vector_or_null(f, op, op->rope.q_bias),
+                *k_bias = vector_or_null(f, op, op->rope.k_bias);
     int32_t d = op->rope.d_head, n_q = op->rope.n_heads, n_kv = op->rope.n_kv_heads;
     for (int32_t i = row0; i < row1; i++) {
         const float *cs = tn_rows_rope(r, i, op->rope.table);
         float *q = tn_frame_row(f, TN_BUF_Q, n_q * d, i), *k = tn_frame_row(f, TN_BUF_K, n_kv * d, i),
               *v = tn_frame_row(f, TN_BUF_V, n_kv * d, i);
-        turn(op, r, q_norm, cs, q, n_q);
+        turn(op, r, q_norm, q_bias, cs, q, n_q);
         if (op->rope.temp_scale != 0) heat(op, r->pos[i], q);
         if (!n_kv) continue;
         if (op->rope.v_is_k) memcpy(v, k, (size_t)(n_kv * d) * sizeof *v);
         for (int32_t a = 0; op->rope.v_norm && a < n_kv; a++) norm_plain(r, v + a * d, d);
-        turn(op, r, k_norm, cs, k, n_kv);
+        turn(op, r, k_norm, k_bias, cs, k, n_kv);
         for (int32_t a = 0; a < n_kv; a++) tn_kv_put(r->kv, op->layer, a, r->slot[i], k + a * d, v + a * d);
     }
 }

@@ -17,16 +17,36 @@ static const tn_tensor *named(const tn_model_file *f, const char *name) {
         if (!name_of_b(f, name, of_adapter, sizeof of_adapter)) return NULL;
         name = of_adapter;
     }
+    if (!f->gguf && !strncmp(name, "dense.", 6) && strlen(name) > 8)
+        return f->dense[name[6] == '1'] ? tn_safetensors_tensor(f->dense[name[6] == '1'], name + 8) : NULL;
     return f->gguf ? tn_gguf_tensor(f->gguf, name) : tn_safetensors_tensor(f->st, name);
+}
+
+/* Of a model with something after it, whose names say so; of one that says nothing where others say so; or of one whose
+ * weights have a form in training (Jina's third). */
+static const tn_tensor *before_or_bare(const tn_model_file *f, const char *name) {
+    const tn_tensor *t = NULL;
+    char other[256];
+    const size_t n = strlen(name), end = strlen(".weight");
+    for (int i = 0; !t && i < 2 && f->arch->hf_before[i]; i++) {
+        const size_t n_before = strlen(f->arch->hf_before[i]);
+        if (!strncmp(name, f->arch->hf_before[i], n_before) && name[n_before] == '.')
+            t = named(f, name + n_before + 1);
+        snprintf(other, sizeof other, "%s.%s", f->arch->hf_before[i], name);
+        if (!t) t = named(f, other);
+    }
+    if (t || !f->arch->encoder || strstr(name, ".parametrizations.") || n < end ||
+        strcmp(name + n - end, ".weight"))
+        return t;
+    snprintf(other, sizeof other, "%.*s.parametrizations.weight.original", (int)(n - end), name);
+    t = named(f, other);
+    return t ? t : before_or_bare(f, other);
 }
 
 const tn_tensor *tn_file_tensor(const tn_model_file *f, const char *name) {
     const tn_tensor *t = named(f, name);
     char of_text[256];
-    for (int i = 0; !t && f->st && f->arch->encoder && i < 2; i++) { /* of a model with something after it */
-        snprintf(of_text, sizeof of_text, "%s.%s", i ? "roberta" : "bert", name);
-        t = named(f, of_text);
-    }
+    if (!t && f->st) t = before_or_bare(f, name);
     if (!t && f->st && f->arch->head && f->arch->hf_layers &&
         !strncmp(name, f->arch->hf_layers, strlen(f->arch->hf_layers))) {
         snprintf(of_text, sizeof of_text, "layers.0.%s", name + strlen(f->arch->hf_layers));
@@ -55,6 +75,7 @@ static const tn_tensor *fused(const tn_model_file *f, int layer, tn_role role, i
     int64_t q = (int64_t)h->n_heads * h->d_head, kv = (int64_t)h->n_kv_heads * h->d_head;
     const char *hf = NULL, *gguf = NULL;
     *row0 = 0;
+    char joined[64];
     switch (role) {
     case TN_W_Q:
     case TN_W_K:
@@ -66,13 +87,20 @@ static const tn_tensor *fused(const tn_model_file *f, int layer, tn_role role, i
     case TN_W_UP: hf = "mlp.gate_up_proj.weight", gguf = "ffn_up.weight"; break;
     default: return NULL;
     }
+    const bool gate_up = role == TN_W_GATE || role == TN_W_UP;
+    const char *own = gate_up ? f->arch->hf_gate_up : f->arch->hf_qkv;
+    if (own && strstr(hf, ".bias"))
+        snprintf(joined, sizeof joined, "%.*s.bias", (int)(strlen(own) - strlen(".weight")), own),
+            hf = joined;
+    else if (own) hf = own;
     if (role == TN_W_K || role == TN_W_K_B) *row0 = q;
     if (role == TN_W_V || role == TN_W_V_B) *row0 = q + kv;
-    if (role == TN_W_UP) *row0 = h->n_ff;
+    if (role == (h->attn_norm_twice ? TN_W_GATE : TN_W_UP))
+        *row0 = h->n_ff; /* Jina's of code: up, then gate */
     char name[160];
     if (f->gguf) snprintf(name, sizeof name, "blk.%d.%s", layer, gguf);
     else snprintf(name, sizeof name, "%s%d.%s", tn_arch_hf_layers(f->arch), layer, hf);
-    *n_rows = (uint64_t)(role == TN_W_GATE || role == TN_W_UP ? 2 * (int64_t)h->n_ff : q + 2 * kv);
+    *n_rows = (uint64_t)(gate_up ? 2 * (int64_t)h->n_ff : q + 2 * kv);
     return tn_file_tensor(f, name);
 }
 

@@ -12,6 +12,7 @@ typedef struct tn_model_file {
     const tn_hparams *h;
     const tn_gguf *gguf;
     const tn_safetensors *st;
+    tn_safetensors *dense[2]; /* what a folder has of products after pooling; NULL: none */
     bool adapter; /* it holds what changes the tensors: pairs A and B in place of each; B is what is found */
 } tn_model_file;
 

@@ -83,9 +83,12 @@ static bool has_role(const tn_hparams *h, int32_t layer, tn_role role) {
     case TN_W_OUT_NORM:
     case TN_W_OUT_NORM_B: return !h->norms_after;
     case TN_W_ATTN_NORM:
-    case TN_W_ATTN_NORM_B:
+    case TN_W_ATTN_NORM_B: return !h->no_pre_norms && !(h->first_norm_none && !layer);
     case TN_W_FFN_NORM:
     case TN_W_FFN_NORM_B: return !h->no_pre_norms;
+    case TN_W_Q_NORM_B: return h->qk_norm && h->qk_norm_biased;
+    case TN_W_K_NORM_B: return h->qk_norm && h->qk_norm_biased && tn_layer_may_have(h, layer, role);
+    case TN_W_EMBD_NORM_B: return !h->embd_norm_bare;
     default: return role != 0;
     }
 }
@@ -258,6 +261,7 @@ static void specialise_experts(const tn_hparams *h, tn_op *o) {
     o->experts.norm = h->experts_norm;
     o->experts.act = h->act;
     o->experts.limit = h->swiglu_limit;
+    o->experts.out_bias = h->experts_out_bias;
 }
 
 static void specialise_rope(const tn_hparams *h, tn_op *o) {
@@ -273,6 +277,8 @@ static void specialise_rope(const tn_hparams *h, tn_op *o) {
     o->positional = true;
     o->rope.q_norm = role_or_none(h, o->layer, TN_W_Q_NORM);
     o->rope.k_norm = role_or_none(h, o->layer, TN_W_K_NORM);
+    o->rope.q_bias = role_or_none(h, o->layer, TN_W_Q_NORM_B);
+    o->rope.k_bias = role_or_none(h, o->layer, TN_W_K_NORM_B);
     o->rope.n_heads = h->n_heads;
     o->rope.n_kv_heads = own ? tn_layer_kv_heads(h, o->layer) : 0;
     o->rope.d_head = tn_layer_d_head(h, o->layer);
@@ -356,7 +362,10 @@ static void specialise_residual(const tn_hparams *h, tn_op *o) {
     o->reads |= bit(o->out);
     o->scale = h->residual_scale;
     o->after = h->norms_after && o->weight != TN_W_N_ROLES;
-    if (o->after) o->bias = o->weight == TN_W_ATTN_POST_NORM ? TN_W_ATTN_POST_NORM_B : TN_W_FFN_POST_NORM_B;
+    if (o->after)
+        o->bias = o->weight == TN_W_ATTN_POST_NORM ? TN_W_ATTN_POST_NORM_B
+                  : o->weight == TN_W_ATTN_NORM_2  ? TN_W_ATTN_NORM_2_B
+                                                   : TN_W_FFN_POST_NORM_B;
     else if (o->weight != TN_W_N_ROLES) o->writes |= bit(o->in); /* its norm works in place */
 }
 
@@ -611,7 +620,10 @@ tn_role tn_program_absorber(const tn_program *p, int32_t site) {
 
 static bool op_uses(const tn_op *o, tn_role role) {
     if (o->weight == role || o->bias == role) return true;
-    if (o->kind == TN_OP_ROPE) return o->rope.q_norm == role || o->rope.k_norm == role;
+    if (o->kind == TN_OP_ROPE)
+        return o->rope.q_norm == role || o->rope.k_norm == role || o->rope.q_bias == role ||
+               o->rope.k_bias == role;
+    if (o->kind == TN_OP_EXPERT_SUM && o->experts.out_bias && role == TN_W_EXPERTS_OUT_B) return true;
     if (o->kind == TN_OP_ATTEND && o->attend.sinks == role) return true;
     if (o->kind == TN_OP_HEADS && o->heads.role == role) return true;
     if (o->kind == TN_OP_ROUTE)

@@ -146,6 +146,7 @@ typedef struct tn_op {
         tn_site_ops linears; /* LINEARS; their outputs go to tn_role_buffer(role) */
         struct {
             tn_role q_norm, k_norm;              /* TN_W_N_ROLES: none */
+            tn_role q_bias, k_bias;              /* with these they are layer norms */
             int32_t n_heads, n_kv_heads, d_head; /* KV heads 0: keys and values are an earlier layer's */
             int32_t n_rot;                       /* rotated values of a head; 0: this layer has no rope */
             int32_t table;                       /* which of the rows' rope tables; 1: the local one */
@@ -189,7 +190,8 @@ typedef struct tn_op {
             float mixer; /* see tn_hparams.experts_mixer */
             tn_act act;
             float limit; /* see tn_hparams.swiglu_limit */
-        } experts;       /* ROUTE, GATHER, EXPERT_GATE, EXPERT_SUM */
+            bool out_bias;
+        } experts; /* ROUTE, GATHER, EXPERT_GATE, EXPERT_SUM */
         struct {
             tn_act act;
             bool gated;

@@ -37,6 +37,21 @@ static const tn_recipe attending[] = {
     RESIDUAL(TN_W_ATTN_POST_NORM),
 };
 
+/* What attention leaves is normed with the stream, and so is the sum of both (Jina's models of code). */
+static const tn_recipe attending_normed_twice[] = {
+    NORM("norm", TN_W_ATTN_NORM, TN_W_ATTN_NORM_B),
+    LINEARS(TN_SITE_QKV, "qkv", TN_BUF_NORMED, TN_W_Q, TN_W_K, TN_W_V),
+    ROPE,
+    ATTEND,
+    LINEARS(TN_SITE_O, "o", TN_BUF_ATT, TN_W_O),
+    {.kind = TN_OP_RESIDUAL,
+     .name = "attention norm",
+     .in = TN_BUF_X,
+     .out = TN_BUF_BRANCH,
+     .weight = TN_W_ATTN_POST_NORM},
+    RESIDUAL(TN_W_ATTN_NORM_2),
+};
+
 /* Latent attention: one key for all heads, which queries are multiplied into. */
 #define HEADS(NAME, IN, OUT, W)                                                                              \
     { .kind = TN_OP_HEADS, .name = NAME, .in = IN, .out = OUT, .weight = W }
@@ -406,6 +421,7 @@ void tn_recipes_of(const tn_hparams *h, int32_t layer, tn_recipes out[TN_MAX_PAR
             out[0] = h->latent.q_rank ? (tn_recipes)RECIPES(attending_latents)
                                       : (tn_recipes)RECIPES(attending_latents_at_once);
         if (tn_is_eagle(h)) out[0] = (tn_recipes)RECIPES(attending_to_pairs);
+        if (h->attn_norm_twice) out[0] = (tn_recipes)RECIPES(attending_normed_twice);
         if (tn_layer_feeds(h, layer))
             out[1] = h->shift_ffn                      ? (tn_recipes)RECIPES(feeding_shifted)
                      : !tn_layer_has_experts(h, layer) ? (tn_recipes)RECIPES(feeding)

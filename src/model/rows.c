@@ -102,6 +102,16 @@ void tn_rows_seen(const tn_rows *r, int layer, int32_t i, int32_t *first, int32_
     *end = side && side < n - pos ? pos + side + 1 : n;
 }
 
+/* What a head's scores fall by for every position of distance: powers of a number that follows from the number of
+ * heads, or, for heads beyond a power of two, every other one of those of twice as many (ALiBi). */
+static float slope_of(const tn_hparams *h, int32_t head) {
+    int32_t whole = 1;
+    while (2 * whole <= h->n_heads) whole *= 2;
+    const double most = (double)h->alibi;
+    return head < whole ? (float)exp2(-most / whole * (head + 1))
+                        : (float)exp2(-most / (2 * whole) * (2 * (head - whole) + 1));
+}
+
 enum { ATTN_ROWS = 64 };  /* rows per kernel call */
 enum { GROUP_ROWS = 24 }; /* (row, head) pairs per kernel call, what the kernel takes as one block */
 
@@ -111,9 +121,10 @@ void tn_rows_attention(const tn_rows *r, int layer, const float *sinks, int head
     size_t d = (size_t)tn_layer_d_head(h, layer), stride = (size_t)h->n_heads * d;
     int kv_head = head / (h->n_heads / tn_layer_kv_heads(h, layer));
     int32_t first[ATTN_ROWS], end[ATTN_ROWS];
-    float sink[ATTN_ROWS], *turned = scratch;
+    float sink[ATTN_ROWS], slopes[ATTN_ROWS], *turned = scratch;
     int32_t most = r->kv->rotated ? 2 * GROUP_ROWS : ATTN_ROWS;
     for (int32_t i = 0; sinks && i < ATTN_ROWS; i++) sink[i] = sinks[head];
+    for (int32_t i = 0; h->alibi > 0 && i < ATTN_ROWS; i++) slopes[i] = slope_of(h, head);
     for (int32_t b = row0; b < row1; b += most) {
         int32_t n = row1 - b < most ? row1 - b : most;
         for (int32_t i = 0; i < n; i++) tn_rows_seen(r, layer, b + i, &first[i], &end[i]);
@@ -134,6 +145,8 @@ void tn_rows_attention(const tn_rows *r, int layer, const float *sinks, int head
             .scale = h->attn_scale,
             .soft_cap = h->attn_soft_cap,
             .sinks = sinks ? sink : NULL,
+            .slopes = h->alibi > 0 ? slopes : NULL,
+            .own_pos = r->pos + b,
             .first_pos = first,
             .end_pos = end,
             .tree_mask = r->tree_mask ? r->tree_mask + (size_t)b * r->n_tree_words : NULL,

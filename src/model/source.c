@@ -5,6 +5,7 @@
 #include "base/half.h"
 #include "base/json.h"
 #include "base/status.h"
+#include "model/arch_renamed.h"
 #include "model/catalogue.h"
 #include "model/folder_text.h"
 #include "model/gguf_vocab.h"
@@ -124,11 +125,13 @@ static tern_status find_experts(tn_source *s, int layer, tn_role role, const cha
         p->row0 = role == TN_W_UP_EXPS ? p->group_rows : 0;
         dims[1] *= 2;
     }
-    if (!router && s->st && s->arch->experts_turned) {
+    const bool flat = s->st && s->arch->experts_flat;
+    if (!router && s->st && (s->arch->experts_turned || (flat && role == TN_W_DOWN_EXPS))) {
         const uint64_t width = dims[1];
         p->columns = (int64_t)width;
         dims[1] = dims[2], dims[2] = width;
     }
+    if (!router && flat) dims[0] *= dims[1], dims[1] = dims[2], dims[2] = 1;
     return check_tensor(p->t, dims, vector, err);
 }
 
@@ -213,7 +216,16 @@ static int number_of_next(const tn_source *s, const char *name) {
 static const char *after_layers(const tn_source *s, const char *name) {
     const char *const begins[] = {s->gguf ? "blk." : tn_arch_hf_layers(s->arch),
                                   "model.language_model.layers.", "model.text_model.layers.",
-                                  "language_model.model.layers.", "llm.model.layers."};
+                                  "language_model.model.layers.", "llm.model.layers."},
+                      *const before = s->gguf ? NULL : s->arch->hf_before[0];
+    const size_t n_before = before ? strlen(before) : 0;
+    /* a model with something after it, or without what others have in front of layers */
+    if (before && !strncmp(name, before, n_before) && name[n_before] == '.' &&
+        strncmp(begins[0], before, n_before))
+        name += n_before + 1;
+    if (before && !strncmp(begins[0], before, n_before) &&
+        !strncmp(name, begins[0] + n_before + 1, strlen(begins[0] + n_before + 1)))
+        return name + strlen(begins[0] + n_before + 1);
     for (size_t i = 0; i < (s->gguf ? 1 : sizeof begins / sizeof *begins); i++)
         if (!strncmp(name, begins[i], strlen(begins[i]))) return name + strlen(begins[i]);
     return NULL;
@@ -256,13 +268,18 @@ static bool of_first_values(const tn_source *s, const char *name) {
     return s->arch->wkv && !strncmp(name, begins, n) && (!s->gguf || strspn(name + n, "012") == 1);
 }
 
+/* Of an adapter for one kind of task, which Jina's third model has beside its weights: without a task none is used. */
+static bool of_task(const tn_source *s, const char *name) {
+    return s->st && s->arch->encoder && strstr(name, ".parametrizations.weight.0.lora_");
+}
+
 /* A tensor of a layer that no role takes would be left out of what is computed: it is refused. */
 static tern_status check_all_taken(tn_source *s, tern_error *err) {
     for (size_t i = 0; i < tn_source_n_tensors(s); i++) {
         const tn_tensor *t = tn_source_tensor_at(s, i);
         bool taken =
             !is_of_layer(s, t->name) || strstr(t->name, "rotary_emb.inv_freq") ||
-            strstr(t->name, "attn_rot_embd") || of_first_values(s, t->name) ||
+            strstr(t->name, "attn_rot_embd") || of_first_values(s, t->name) || of_task(s, t->name) ||
             number_of_next(s, t->name) > 0 || /* not used */
             (!s->arch->head && strncmp(t->name, "mtp.", 4) && of_sharing_layer(s, after_layers(s, t->name)));
         for (size_t k = 0; k < n_places(s) && !taken; k++) {
@@ -451,7 +468,8 @@ static tern_status open_folder(tn_source *s, const char *path, bool head, tern_e
     tern_status st = tn_wrapped_config(whole, file, &config, err);
     json_decref(whole);
     TN_TRY(st);
-    st = check_kind(path, tn_arch_of_head_hf(config), head, err);
+    st = tn_renamed_config(&config, file, err);
+    if (st == TERN_OK) st = check_kind(path, tn_arch_of_head_hf(config), head, err);
     if (st == TERN_OK) st = (head ? read_head : read_config)(s, config, file, err);
     if (st == TERN_OK) st = tn_safetensors_open(s->ctx, path, &s->st, err);
     if (st == TERN_OK) st = tn_arch_next(s->arch, file, s->h.n_next, has_next(s->st), &s->h, err);
@@ -459,7 +477,7 @@ static tern_status open_folder(tn_source *s, const char *path, bool head, tern_e
         leave_next(s, "is not supported for architecture", s->arch->name);
     s->file = (tn_model_file){.arch = s->arch, .h = &s->h, .st = s->st};
     if (st == TERN_OK && head) st = tn_head_tensors(&s->file, s->path, &s->h, err);
-    if (st == TERN_OK && !head) st = tn_folder_text(path, &s->file, &s->h, err);
+    if (st == TERN_OK && !head) st = tn_folder_text(s->ctx, path, &s->file, &s->h, err);
     /* configs leave the flag out where the family's default ties: then the weights tell */
     if (st == TERN_OK && !head && !json_object_get(config, "tie_word_embeddings") &&
         !tn_file_tensor(&s->file, "lm_head.weight"))
@@ -553,6 +571,7 @@ void tn_source_close(tn_source **ps) {
     tn_tokenizer_close(&s->tokenizer);
     tn_gguf_close(&s->gguf);
     tn_safetensors_close(&s->st);
+    for (int i = 0; i < 2; i++) tn_safetensors_close(&s->file.dense[i]);
     for (size_t k = 0; s->places && k < n_places(s); k++) tn_free(s->ctx, s->places[k].experts);
     tn_free(s->ctx, s->places);
     tn_free(s->ctx, s);

@@ -17,13 +17,13 @@ static void on_hidden(void *user, size_t i, const float *x) {
     for (size_t k = 0; (t->only == SIZE_MAX || t->only == i) && k < t->n; k++) t->out[k] += x[k];
 }
 
-/* How rows become one, where the caller leaves it to the file. A scored text is read at its first row, or at that
- * which has seen all. */
+/* How rows become one, where the caller leaves it to the file. A scored text is read at its first row, at that which
+ * has seen all, or as the mean of all. */
 static tn_pooling pooling_of(const tn_hparams *h) {
     if (h->pooling == TN_POOL_MEAN || h->pooling == TN_POOL_FIRST || h->pooling == TN_POOL_LAST)
         return h->pooling;
     if (!h->bidirectional) return TN_POOL_LAST;
-    return h->pooling == TN_POOL_RANK ? TN_POOL_FIRST : TN_POOL_MEAN;
+    return h->pooling == TN_POOL_RANK && !h->score_mean ? TN_POOL_FIRST : TN_POOL_MEAN;
 }
 
 /* out[n_out] = w x + b. */
@@ -104,16 +104,32 @@ tern_status tern_session_embed(tern_session *s, const int32_t *ids, size_t n, bo
     return TERN_OK;
 }
 
+/* What lies in front of the scores: v becomes act(w v + b), normed where the model does so. */
+static void score_layer(const tn_model *m, float *v, float *layer) {
+    const tn_hparams *h = &m->h;
+    size_t n = (size_t)h->n_embd;
+    int32_t last = h->n_layers - 1;
+    double mean = 0, square = 0;
+    product(tn_model_vector(m, last, TN_W_SCORE_IN), tn_model_vector(m, last, TN_W_SCORE_IN_B), v, n, n,
+            layer);
+    for (size_t i = 0; i < n; i++) {
+        const double x = (double)layer[i];
+        v[i] = h->score_gelu ? (float)(x * 0.5 * (1 + erf(x * sqrt(0.5)))) : tanhf(layer[i]);
+        mean += (double)v[i] / (double)n;
+    }
+    if (!h->score_norm) return;
+    const float *w = tn_model_vector(m, last, TN_W_SCORE_NORM);
+    for (size_t i = 0; i < n; i++) square += ((double)v[i] - mean) * ((double)v[i] - mean);
+    const double scale = 1 / sqrt(square / (double)n + (double)h->norm_eps);
+    for (size_t i = 0; i < n; i++) v[i] = (float)(((double)v[i] - mean) * scale * (double)w[i]);
+}
+
 /* The first score; where there are several, of a model that also writes, its share. */
 static float score_of(const tn_model *m, float *v, float *layer, float *scores) {
     const tn_hparams *h = &m->h;
     size_t n = (size_t)h->n_embd, n_scores = (size_t)h->n_scores;
     int32_t last = h->n_layers - 1;
-    if (h->score_layer) {
-        product(tn_model_vector(m, last, TN_W_SCORE_IN), tn_model_vector(m, last, TN_W_SCORE_IN_B), v, n, n,
-                layer);
-        for (size_t i = 0; i < n; i++) v[i] = tanhf(layer[i]);
-    }
+    if (h->score_layer) score_layer(m, v, layer);
     product(tn_model_vector(m, last, TN_W_SCORE), tn_model_vector(m, last, TN_W_SCORE_B), v, n, n_scores,
             scores);
     if (h->bidirectional || n_scores == 1) return scores[0];
@@ -132,6 +148,7 @@ tern_status tern_session_rank(tern_session *s, const int32_t *ids, size_t n, flo
     float *v = tn_alloc(&s->e->ctx, TN_MEM_ACTIVATIONS, 2 * n_embd + (size_t)h->n_scores, sizeof *v);
     TN_FAIL_IF(!v, err, TERN_E_MEMORY, "no memory for a score");
     tern_status st = pooled(s, ids, n, pooling_of(h), v, err);
+    for (size_t k = 0; h->score_mean && k < n_embd; k++) v[k] /= (float)n; /* a sum until now */
     if (st == TERN_OK) *score = score_of(s->e->model, v, v + n_embd, v + 2 * n_embd);
     tn_free(&s->e->ctx, v);
     return st;

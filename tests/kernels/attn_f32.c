@@ -114,6 +114,14 @@ static void test_variants(void **state) {
             for (int r = 0; r < 64; r++)
                 sinks[r] = r % 9 == 8 ? 500 : r % 9 == 7 ? -500 : (float)tn_rng_below(&rng, 100) / 10 - 5;
             if (!tn_rng_below(&rng, 3)) p.a.sinks = sinks;
+            float slopes[64];
+            int32_t own[64];
+            for (int r = 0; r < 64; r++) {
+                slopes[r] = (float)tn_rng_below(&rng, 100) / 100;
+                own[r] =
+                    (int32_t)tn_rng_below(&rng, 600); /* rows of a text that is all there: anywhere in it */
+            }
+            if (!tn_rng_below(&rng, 3)) p.a.slopes = slopes, p.a.own_pos = own;
             check_problem(v, n_v, &p, window ? "windowed" : "causal");
             problem_free(&p);
             p = problem_new(&rng, rows[i], d, ctxs[j], window, 1 + tn_rng_below(&rng, 2), CHECK_RANDOM);
