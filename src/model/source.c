@@ -308,8 +308,7 @@ double tn_source_bits(const tn_source *s) {
         for (tn_role role = 0; role < TN_W_N_ROLES; role++) {
             const tn_tensor *t = tn_source_tensor(s, layer, role);
             if (!t || tn_dtype_block(t->dtype) == 1) continue;
-            values +=
-                (double)(t->size_bytes / (uint64_t)tn_dtype_block_bytes(t->dtype)) * tn_dtype_block(t->dtype);
+            values += (double)tn_tensor_values(t);
             bits += 8.0 * (double)t->size_bytes;
         }
     }
@@ -614,8 +613,7 @@ static tern_status read_crossed(const tn_source *s, const tn_place *p, const uin
                                 int64_t row1, float *dst, tern_error *err) {
     float column[1024];
     const int64_t rank = s->h.latent.rank, n = p->group_rows;
-    const uint64_t row_bytes =
-        (uint64_t)(rank / tn_dtype_block(p->t->dtype)) * (uint64_t)tn_dtype_block_bytes(p->t->dtype);
+    const uint64_t row_bytes = tn_dtype_row_bytes(p->t->dtype, (uint64_t)rank);
     for (int64_t head = row0 / rank; head * rank < row1; head++) {
         const int64_t first = row0 > head * rank ? row0 - head * rank : 0,
                       end = row1 < (head + 1) * rank ? row1 - head * rank : rank;
@@ -757,9 +755,7 @@ const uint8_t *tn_source_row(const tn_source *s, int layer, tn_role role, int64_
     } else {
         row = tn_place_row(&s->file, p, row);
     }
-    uint64_t row_bytes =
-        (uint64_t)(cols / tn_dtype_block(t->dtype)) * (uint64_t)tn_dtype_block_bytes(t->dtype);
-    return t->data + (uint64_t)row * row_bytes;
+    return t->data + (uint64_t)row * tn_dtype_row_bytes(t->dtype, (uint64_t)cols);
 }
 
 bool tn_source_rows_in_order(const tn_source *s, int layer, tn_role role) {
