@@ -71,6 +71,8 @@ typedef struct tn_tensor {
     uint64_t off_bytes;  /* in the file */
     uint64_t size_bytes; /* checked: data[0..size_bytes) lies in the mapping */
     const uint8_t *data;
+    const struct tn_packed
+        *packed; /* F32 whose values are made of other tensors (packed.h), and data is theirs; else NULL */
 } tn_tensor;
 
 uint64_t tn_tensor_values(const tn_tensor *t);

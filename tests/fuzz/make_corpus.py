@@ -89,6 +89,23 @@ def safetensors_files():
     yield "overlap", safetensors({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}, "b": {"dtype": "F32", "shape": [1], "data_offsets": [4, 8]}}, 8)
     yield "huge", safetensors({"a": {"dtype": "F32", "shape": [1 << 62, 4], "data_offsets": [0, 0]}}, 0)
     yield "no_json", safetensors(b"[1,", 0)
+    # matrices packed for MLX, by GPTQ and by AWQ, whose file's length chooses kind, bits and groups (fuzz_safetensors.c)
+    for kind, bits in ((2, 4), (2, 3), (0, 4), (0, 8), (1, 4)):
+        rows, cols, n = 32, 64, 2
+        if kind == 2:
+            parts = {"m.weight": ("U32", [rows, cols * bits // 32]), "m.scales": ("F16", [rows, n]), "m.biases": ("F16", [rows, n])}
+        else:
+            words = [cols, rows // 8] if kind else [cols * bits // 32, rows]
+            parts = {"m.qweight": ("I32", words), "m.qzeros": ("I32", [n, rows * bits // 32]), "m.scales": ("F16", [n, rows])}
+        head, at = {}, 0
+        for name, (t, shape) in parts.items():
+            size = shape[0] * shape[1] * (2 if t == "F16" else 4)
+            head[name] = {"dtype": t, "shape": shape, "data_offsets": [at, at + size]}
+            at += size
+        text, pad = json.dumps(head), 0
+        while (8 + len(text) + pad + at) % 3 != kind or (8 + len(text) + pad + at) // 3 % 7 != bits - 2 or (8 + len(text) + pad + at) // 21 % 2:
+            pad += 1
+        yield f"packed_{kind}_{bits}", safetensors((text + " " * pad).encode(), at)
 
 
 F32, TILES, SCALE, COL_SUM, BIAS, HOT, HOT_ROWS, ROWS, WEIGHTLETS, CHANNEL_BITS, ROW_HASH, TILE_HASH = range(1, 13)  # parts of a package's tensors
