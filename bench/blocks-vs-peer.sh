@@ -2,7 +2,7 @@
 # Quantised GGUF files as they are: prefill and decode speed of tern beside llama-bench binaries of other engines, interleaved, as medians.
 #   LLAMA_QUANTIZE=path LLAMA_BENCH=path [IK_BENCH=path] bench/blocks-vs-peer.sh ARCH [TYPES] [PROMPT] [GEN] [ROUNDS] [THREADS]
 # e.g. ... bench/blocks-vs-peer.sh qwen2.5-0.5b Q4_0,Q4_K_M,Q8_0 512 64 3 2
-# The same random weights (tern synth) for all, quantised by llama-quantize; types of code books (IQ1 to IQ3, TQ) are random blocks. IK_BENCH is run with -rtr 1. BENCH_PREFIX: a command that
+# The same random weights (tern synth) for all, quantised by llama-quantize; types of code books (IQ1 to IQ3, TQ) and ik_llama.cpp's are random blocks. IK_BENCH is run with -rtr 1. BENCH_PREFIX: a command that
 # runs each measurement, e.g. one that keeps other work off the machine.
 set -euo pipefail
 arch=${1:?usage: bench/blocks-vs-peer.sh ARCH [TYPES] [PROMPT] [GEN] [ROUNDS] [THREADS]}
@@ -13,7 +13,7 @@ mkdir -p "$work"
 for type in ${types//,/ }; do
     file=$work/$arch.$type.gguf
     case $type in # types of code books: llama-quantize wants an importance matrix for most
-    IQ1_* | IQ2_* | IQ3_XXS | IQ3_S | TQ*) [ -s "$file" ] || "$tern" synth --arch "$arch" --type "$(tr '[:upper:]' '[:lower:]' <<<"$type")" -o "$file" ;;
+    IQ[1-6]_K* | IQ1_* | IQ2_* | IQ3_XXS | IQ3_S | TQ*) [ -s "$file" ] || "$tern" synth --arch "$arch" --type "$(tr '[:upper:]' '[:lower:]' <<<"$type")" -o "$file" ;;
     esac
     if [ ! -s "$file" ]; then
         [ -s "$work/$arch.f16.gguf" ] || "$tern" synth --arch "$arch" --type f16 -o "$work/$arch.f16.gguf"

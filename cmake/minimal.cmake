@@ -9,7 +9,7 @@ endforeach()
 file(GLOB s CONFIGURE_DEPENDS src/text/grammar/*.c src/text/jinja/*.c)
 list(APPEND SOURCES ${s})
 # Other formats than packages, what makes packages, and what PCRE2 and SQLite are for.
-set(LEFT_OUT text/grammar/ending text/grammar/schema_later text/hf text/hf_draft text/spm text/pieces formats/gguf formats/gguf_write formats/safetensors formats/dequant formats/tensor formats/code_books model/source model/arch
+set(LEFT_OUT text/grammar/ending text/grammar/schema_later text/hf text/hf_draft text/spm text/pieces formats/gguf formats/gguf_write formats/safetensors formats/dequant formats/tensor formats/code_books formats/ik_types formats/packed model/source model/packed model/arch
              model/next model/assistant model/dflash model/arch_head model/arch_assistant model/arch_dflash model/head_tensors engine/head engine/beside model/streamed model/file_experts session/mtp session/mtp_block session/mtp_common model/gguf_vocab model/catalogue engine/adapters engine/imports session/lora session/storing model/lora model/lora_read model/tower model/tower_read model/tower_config model/tower_open model/tower_resample model/tower_folder model/wrapped model/tower_tensors model/tower_attend model/tower_judge engine/sight engine/sight_encoder engine/sight_find engine/sight_place engine/sight_kept session/pictures session/look
              model/place model/ternary base/machine package/smoothing package/tokens package/on_demand package/next attention/sparse_baselines attention/sparse_own kernels/attn_sparse)
 list(TRANSFORM LEFT_OUT REPLACE "(.+)" "${CMAKE_SOURCE_DIR}/src/\\1.c")

@@ -10,6 +10,7 @@
 #include "base/status.h"
 #include "package/npu_model.h"
 #include "formats/package.h"
+#include "formats/packed.h"
 #include "kernels/unpack.h"
 #include "model/source.h"
 
@@ -84,23 +85,31 @@ uint64_t cli_count_params(const tn_source *s) {
     return n;
 }
 
-static const char *dtype_name(tn_dtype d) { return d < TN_N_DTYPES ? tn_dtype_name(d) : "?"; }
+/* A number for each way in which tensors are stored: types, none that is read, ways of packing. */
+enum { N_STORED = TN_N_DTYPES + TN_PACKING_MLX + 1 };
+static int stored_as(const tn_tensor *t) {
+    return t->packed ? TN_N_DTYPES + (int)t->packed->kind : (int)t->dtype;
+}
+static const char *stored_name(int i) {
+    if (i > TN_N_DTYPES) return tn_packing_name((tn_packing)(i - TN_N_DTYPES));
+    return i < TN_N_DTYPES ? tn_dtype_name((tn_dtype)i) : "?";
+}
 
 /* Tells how much of the file each storage type takes. */
 static json_t *storage_json(const tn_source *s) {
     struct {
         json_int_t n, bytes;
-    } by[TN_N_DTYPES + 1] = {0};
+    } by[N_STORED] = {0};
     for (size_t i = 0; i < tn_source_n_tensors(s); i++) {
         const tn_tensor *t = tn_source_tensor_at(s, i);
-        by[t->dtype].n++;
-        by[t->dtype].bytes += (json_int_t)t->size_bytes;
+        by[stored_as(t)].n++;
+        by[stored_as(t)].bytes += (json_int_t)t->size_bytes;
     }
     json_t *a = json_array();
-    for (int d = 0; d <= TN_N_DTYPES; d++) {
+    for (int d = 0; d < N_STORED; d++) {
         if (by[d].n)
-            tn_json_append(&a, tn_json_pack("{s:s, s:I, s:I}", "type", dtype_name((tn_dtype)d), "tensors",
-                                            by[d].n, "bytes", by[d].bytes));
+            tn_json_append(&a, tn_json_pack("{s:s, s:I, s:I}", "type", stored_name(d), "tensors", by[d].n,
+                                            "bytes", by[d].bytes));
     }
     return a;
 }
@@ -112,7 +121,7 @@ static json_t *tensors_json(const tn_source *s) {
         json_t *dims = json_array();
         for (int32_t d = 0; d < t->n_dims; d++) tn_json_append(&dims, json_integer((json_int_t)t->dims[d]));
         tn_json_append(&a, tn_json_pack("{s:s, s:s, s:o, s:I, s:I}", "name", t->name, "type",
-                                        dtype_name(t->dtype), "shape", dims, "offset",
+                                        stored_name(stored_as(t)), "shape", dims, "offset",
                                         (json_int_t)t->off_bytes, "bytes", (json_int_t)t->size_bytes));
     }
     return a;
@@ -125,7 +134,7 @@ static void print_tensors(const tn_source *s) {
         char shape[96] = "";
         for (int32_t d = 0, n = 0; d < t->n_dims; d++)
             n += snprintf(shape + n, sizeof shape - (size_t)n, "%s%" PRIu64, d ? "x" : "", t->dims[d]);
-        printf("%-48s %-6s %16s %14" PRIu64 " %14" PRIu64 "\n", cli_shown(t->name), dtype_name(t->dtype),
+        printf("%-48s %-6s %16s %14" PRIu64 " %14" PRIu64 "\n", cli_shown(t->name), stored_name(stored_as(t)),
                shape, t->off_bytes, t->size_bytes);
     }
 }

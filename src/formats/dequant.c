@@ -3,6 +3,7 @@
 
 #include "base/half.h"
 #include "formats/code_books.h"
+#include "formats/ik_types.h"
 
 #include <string.h>
 
@@ -223,6 +224,8 @@ void tn_dequantise(tn_dtype d, const uint8_t *src, float *dst, uint64_t n) {
         f16_row(src, dst, n);
     } else if (d == TN_BF16) {
         for (uint64_t i = 0; i < n; i++) dst[i] = tn_bf16_f32((uint16_t)(src[2 * i] | src[2 * i + 1] << 8));
+    } else if (tn_ik_type(d)) {
+        tn_ik_widen(d, src, dst, n);
     } else if (tn_code_type(d)) {
         for (uint64_t i = 0; i < n / TN_CODE_BLOCK; i++)
             tn_code_widen(d, src + i * (uint64_t)tn_dtype_block_bytes(d), dst + i * TN_CODE_BLOCK);

@@ -27,21 +27,25 @@ enum {
 };
 static const uint8_t type_bytes[GGUF_N_TYPES] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
 
-/* These are ggml's numbers of the storage types that tern reads. */
+/* These are ggml's numbers of the storage types that tern reads, and from 137 on ik_llama.cpp's. */
 static const struct {
     uint32_t ggml;
     tn_dtype dtype;
-} ggml_types[] = {{0, TN_F32},    {1, TN_F16},      {2, TN_Q4_0},    {3, TN_Q4_1},     {6, TN_Q5_0},
-                  {7, TN_Q5_1},   {8, TN_Q8_0},     {10, TN_Q2_K},   {11, TN_Q3_K},    {12, TN_Q4_K},
-                  {13, TN_Q5_K},  {14, TN_Q6_K},    {20, TN_IQ4_NL}, {23, TN_IQ4_XS},  {30, TN_BF16},
-                  {39, TN_MXFP4}, {19, TN_IQ1_S},   {29, TN_IQ1_M},  {16, TN_IQ2_XXS}, {17, TN_IQ2_XS},
-                  {22, TN_IQ2_S}, {18, TN_IQ3_XXS}, {21, TN_IQ3_S},  {34, TN_TQ1_0},   {35, TN_TQ2_0},
-                  {41, TN_Q1_0},  {42, TN_Q2_0},    {40, TN_NVFP4},  {15, TN_Q8_K}};
+} ggml_types[] = {{0, TN_F32},      {1, TN_F16},       {2, TN_Q4_0},     {3, TN_Q4_1},     {6, TN_Q5_0},
+                  {7, TN_Q5_1},     {8, TN_Q8_0},      {10, TN_Q2_K},    {11, TN_Q3_K},    {12, TN_Q4_K},
+                  {13, TN_Q5_K},    {14, TN_Q6_K},     {20, TN_IQ4_NL},  {23, TN_IQ4_XS},  {30, TN_BF16},
+                  {39, TN_MXFP4},   {19, TN_IQ1_S},    {29, TN_IQ1_M},   {16, TN_IQ2_XXS}, {17, TN_IQ2_XS},
+                  {22, TN_IQ2_S},   {18, TN_IQ3_XXS},  {21, TN_IQ3_S},   {34, TN_TQ1_0},   {35, TN_TQ2_0},
+                  {41, TN_Q1_0},    {42, TN_Q2_0},     {40, TN_NVFP4},   {15, TN_Q8_K},    {137, TN_IQ2_K},
+                  {138, TN_IQ3_K},  {139, TN_IQ4_K},   {140, TN_IQ5_K},  {141, TN_IQ6_K},  {144, TN_IQ4_KS},
+                  {145, TN_IQ2_KS}, {146, TN_IQ4_KSS}, {152, TN_IQ5_KS}, {153, TN_IQ2_KT}, {154, TN_IQ3_KT},
+                  {155, TN_IQ4_KT}, {156, TN_IQ3_KS},  {157, TN_IQ2_KL}, {158, TN_IQ1_KT}};
 
 /* Names of the other types, for messages. */
 static const char *foreign_type_name(uint32_t type) {
     static const char *const names[] = {
         [9] = "Q8_1", [24] = "I8", [25] = "I16", [26] = "I32", [27] = "I64", [28] = "F64"};
+    if (type >= 97 && type < 400) return "one of ik_llama.cpp's own";
     return type < sizeof names / sizeof names[0] && names[type] ? names[type] : "no type of GGUF";
 }
 
@@ -316,12 +320,15 @@ static tern_status read_tensor(cursor *c, tn_tensor *t) {
     TN_FAIL_IF(t->dtype == TN_N_DTYPES && type != numbers, c->err, TERN_E_UNSUPPORTED,
                "%s: tensor %.100s at offset %" PRIu64 " has storage type %u (%s), which tern does not read",
                g->path, t->name, at, type, foreign_type_name(type));
-    uint64_t n = 1, inner = t->dims[n_dims - 1];
+    uint64_t n = 1, heads = 0, inner = t->dims[n_dims - 1];
     const uint64_t block = type == numbers ? 1 : (uint64_t)tn_dtype_block(t->dtype),
-                   block_bytes = type == numbers ? 8 : (uint64_t)tn_dtype_block_bytes(t->dtype);
+                   block_bytes = type == numbers ? 8 : (uint64_t)tn_dtype_block_bytes(t->dtype),
+                   head_bytes = type == numbers ? 0 : (uint64_t)tn_dtype_head_bytes(t->dtype);
     bool ok = inner % block == 0;
     for (int i = 0; i < 4; i++) ok = ok && t->dims[i] > 0 && tn_mul_u64(n, t->dims[i], &n);
-    ok = ok && tn_mul_u64(n / block, block_bytes, &t->size_bytes);
+    ok = ok && tn_mul_u64(n / block, block_bytes, &t->size_bytes) &&
+         tn_mul_u64(n / inner, head_bytes, &heads) && heads <= UINT64_MAX - t->size_bytes;
+    t->size_bytes += ok ? heads : 0;
     TN_FAIL_IF(!ok, c->err, TERN_E_FORMAT,
                "%s: tensor %.100s of type %s at offset %" PRIu64 " has impossible dimensions %" PRIu64
                " x %" PRIu64 " x %" PRIu64 " x %" PRIu64,

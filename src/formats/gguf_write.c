@@ -195,7 +195,7 @@ void tn_gguf_add_tensor(tn_gguf_writer *w, const char *name, tn_dtype dtype, int
     }
     append(w, &w->infos, &w->n_infos_bytes, &w->cap_infos, &type, 4);
     append(w, &w->infos, &w->n_infos_bytes, &w->cap_infos, &w->data_off, 8);
-    w->sizes[w->n_tensors] = n / (uint64_t)tn_dtype_block(dtype) * (uint64_t)tn_dtype_block_bytes(dtype);
+    w->sizes[w->n_tensors] = n / dims[n_dims - 1] * tn_dtype_row_bytes(dtype, dims[n_dims - 1]);
     w->data_off = aligned(w->data_off + w->sizes[w->n_tensors++]);
 }
 

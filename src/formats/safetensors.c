@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "base/json.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +20,9 @@ struct tn_safetensors {
     int n_files;
     tn_tensor *tensors; /* sorted by name; names are our own copies */
     size_t n_tensors, cap_tensors;
+    tn_tensor *gone; /* names of those that were replaced */
+    size_t n_gone;
+    tn_packed *packed;
 };
 
 static tern_status add_tensor(tn_safetensors *s, const char *file, const uint8_t *data, uint64_t data_bytes,
@@ -245,9 +249,62 @@ void tn_safetensors_close(tn_safetensors **ps) {
     if (!s) return;
     *ps = NULL;
     for (size_t i = 0; i < s->n_tensors; i++) tn_free(s->ctx, (char *)s->tensors[i].name);
+    for (size_t i = 0; i < s->n_gone; i++) tn_free(s->ctx, (char *)s->gone[i].name);
+    tn_free(s->ctx, s->gone);
+    tn_free(s->ctx, s->packed);
     tn_free(s->ctx, s->tensors);
     for (int i = 0; i < s->n_files; i++) tn_file_close(&s->files[i]);
     tn_free(s->ctx, s);
+}
+
+/* The matrix that p stands for; its name is the caller's. */
+static tn_tensor matrix_of(tn_ctx *ctx, const tn_packed *p) {
+    const size_t n = (size_t)(strrchr(p->q.name, '.') - p->q.name);
+    char *name = tn_alloc(ctx, TN_MEM_TEXT, n + sizeof ".weight", 1);
+    if (name) {
+        memcpy(name, p->q.name, n);
+        memcpy(name + n, ".weight", sizeof ".weight");
+    }
+    return (tn_tensor){.name = name,
+                       .file = p->q.file,
+                       .dtype = TN_F32,
+                       .n_dims = 2,
+                       .dims = {p->rows, p->cols, 1, 1},
+                       .off_bytes = p->q.off_bytes,
+                       .size_bytes = p->q.size_bytes + p->scales.size_bytes + p->zeros.size_bytes,
+                       .data = p->q.data,
+                       .packed = p};
+}
+
+tern_status tn_safetensors_replace(tn_safetensors *s, const bool *gone, tn_packed *made, size_t n_made,
+                                   tern_error *err) {
+    assert(!s->packed);
+    s->packed = made;
+    tn_tensor *kept = tn_alloc(s->ctx, TN_MEM_OTHER, s->n_tensors + n_made, sizeof *kept);
+    s->gone = tn_alloc(s->ctx, TN_MEM_OTHER, s->n_tensors, sizeof *s->gone);
+    if (!kept || !s->gone) {
+        tn_free(s->ctx, kept);
+        return tn_fail(err, TERN_E_MEMORY, "no memory for %zu tensors", s->n_tensors + n_made);
+    }
+    size_t n = 0;
+    for (size_t i = 0; i < s->n_tensors; i++) {
+        if (gone[i]) s->gone[s->n_gone++] = s->tensors[i];
+        else kept[n++] = s->tensors[i];
+    }
+    tn_free(s->ctx, s->tensors);
+    s->tensors = kept;
+    s->cap_tensors = s->n_tensors + n_made;
+    s->n_tensors = n;
+    for (size_t i = 0; i < n_made; i++) {
+        kept[s->n_tensors] = matrix_of(s->ctx, &made[i]);
+        TN_FAIL_IF(!kept[s->n_tensors].name, err, TERN_E_MEMORY, "no memory for a tensor's name");
+        s->n_tensors++;
+    }
+    qsort(kept, s->n_tensors, sizeof *kept, tn_tensor_by_name);
+    for (size_t i = 1; i < s->n_tensors; i++)
+        TN_FAIL_IF(!strcmp(kept[i - 1].name, kept[i].name), err, TERN_E_FORMAT,
+                   "%s: tensor %.100s is there packed and as it is", kept[i].file, kept[i].name);
+    return TERN_OK;
 }
 
 size_t tn_safetensors_n_tensors(const tn_safetensors *s) { return s->n_tensors; }

@@ -4,7 +4,7 @@
 #define TN_FORMATS_SAFETENSORS_H
 
 #include "base/ctx.h"
-#include "formats/tensor.h"
+#include "formats/packed.h"
 
 typedef struct tn_safetensors tn_safetensors;
 
@@ -22,5 +22,9 @@ size_t tn_safetensors_n_tensors(const tn_safetensors *s);
 const tn_tensor *tn_safetensors_tensor_at(const tn_safetensors *s, size_t i);
 /* Returns NULL for an absent tensor. A tensor of an unsupported type is listed with dtype TN_N_DTYPES. */
 const tn_tensor *tn_safetensors_tensor(const tn_safetensors *s, const char *name);
+/* Takes the tensors away that are marked in gone [n_tensors], and adds one of type F32 for each of `made`, named as its q
+ * with the ending ".weight". made is taken over, also on failure; it was allocated with the same context. */
+tern_status tn_safetensors_replace(tn_safetensors *s, const bool *gone, tn_packed *made, size_t n_made,
+                                   tern_error *err);
 
 #endif

@@ -5,7 +5,7 @@
 
 static const struct {
     const char *name;
-    int32_t block, bytes;
+    int32_t block, bytes, head;
 } types[TN_N_DTYPES] = {
     [TN_F32] = {"F32", 1, 4},
     [TN_F16] = {"F16", 1, 2},
@@ -36,11 +36,33 @@ static const struct {
     [TN_Q2_0] = {"Q2_0", 64, 18},
     [TN_NVFP4] = {"NVFP4", 64, 36},
     [TN_Q8_K] = {"Q8_K", 256, 292},
+    [TN_IQ2_K] = {"IQ2_K", 256, 76},
+    [TN_IQ3_K] = {"IQ3_K", 256, 110},
+    [TN_IQ4_K] = {"IQ4_K", 256, 144},
+    [TN_IQ5_K] = {"IQ5_K", 256, 176},
+    [TN_IQ6_K] = {"IQ6_K", 256, 212},
+    [TN_IQ4_KS] = {"IQ4_KS", 256, 136, 4},
+    [TN_IQ4_KSS] = {"IQ4_KSS", 256, 128, 4},
+    [TN_IQ5_KS] = {"IQ5_KS", 256, 168, 4},
+    [TN_IQ2_KS] = {"IQ2_KS", 256, 70, 2},
+    [TN_IQ3_KS] = {"IQ3_KS", 256, 102, 2},
+    [TN_IQ2_KL] = {"IQ2_KL", 256, 86, 2},
+    [TN_IQ1_KT] = {"IQ1_KT", 256, 56, 4},
+    [TN_IQ2_KT] = {"IQ2_KT", 256, 68, 4},
+    [TN_IQ3_KT] = {"IQ3_KT", 256, 100, 4},
+    [TN_IQ4_KT] = {"IQ4_KT", 256, 128, 4},
 };
 
 const char *tn_dtype_name(tn_dtype d) { return d < TN_N_DTYPES ? types[d].name : "unknown"; }
 int32_t tn_dtype_block(tn_dtype d) { return types[d].block; }
 int32_t tn_dtype_block_bytes(tn_dtype d) { return types[d].bytes; }
+int32_t tn_dtype_head_bytes(tn_dtype d) { return types[d].head; }
+
+uint64_t tn_dtype_row_bytes(tn_dtype d, uint64_t n) {
+    return (uint64_t)types[d].head + n / (uint64_t)types[d].block * (uint64_t)types[d].bytes;
+}
+
+uint64_t tn_tensor_values(const tn_tensor *t) { return t->dims[0] * t->dims[1] * t->dims[2] * t->dims[3]; }
 
 int tn_tensor_by_name(const void *a, const void *b) {
     return strcmp(((const tn_tensor *)a)->name, ((const tn_tensor *)b)->name);

@@ -58,6 +58,39 @@ static void put_six(uint8_t *to, const uint8_t *v, size_t n_numbers, size_t n) {
     }
 }
 
+/* Channel n's scales of ik_llama.cpp's types: from the file's block, or from that of tn_blocks_from_ik. */
+static void put_ik_scales(tn_blocks_type type, uint8_t *to, const uint8_t *b, size_t n) {
+    const size_t at = tn_blocks_traits_of[type].bytes - 14u; /* in a block of tn_blocks_from_ik */
+    uint8_t v[16];
+    switch (type) {
+    case TN_BLOCKS_IQ2_K:
+    case TN_BLOCKS_IQ3_K: {
+        const bool signs = type == TN_BLOCKS_IQ3_K;
+        for (size_t g = 0; g < 8; g++) to[g * N + n] = b[(signs ? 6 : 4) + g];
+        put_halves(to + 8 * N, b + 2, 2, signs ? 2 : 1, n);
+        put_halves(to + (signs ? 12 : 10) * N, b, 2, 1, n);
+        break;
+    }
+    case TN_BLOCKS_IQ4_K:
+    case TN_BLOCKS_IQ5_K:
+        for (int g = 0; g < 16; g++)
+            v[g] = (uint8_t)((b[8 + g / 2] >> (4 * (g % 2)) & 15) | (b[4 + g / 4] >> (2 * (g % 4)) & 3) << 4);
+        put_six(to, v, 16, n);
+        put_halves(to + 12 * N, b + 2, 2, 1, n);
+        put_halves(to + 14 * N, b, 2, 1, n);
+        break;
+    case TN_BLOCKS_IQ6_K:
+        for (size_t g = 0; g < 16; g++) to[g * N + n] = b[4 + g];
+        put_halves(to + 16 * N, b + 2, 2, 1, n);
+        put_halves(to + 18 * N, b, 2, 1, n);
+        break;
+    default:
+        for (size_t g = 0; g < 8; g++) to[g * N + n] = b[at + g];
+        put_halves(to + 8 * N, b + at + 8, 2, 1, n);
+        memcpy(to + 10 * N + 4 * n, b + at + 10, 4);
+    }
+}
+
 /* Channel n's scales of a chunk of K type. */
 static void put_k_scales(tn_blocks_type type, uint8_t *to, const uint8_t *b, size_t n) {
     uint8_t v[16];
@@ -106,7 +139,7 @@ static void put_k_scales(tn_blocks_type type, uint8_t *to, const uint8_t *b, siz
         put_halves(to + 4 * N, b + 132, 2, 1, n);
         break;
     case TN_BLOCKS_TQ: put_halves(to, b + 64, 2, 1, n); break;
-    default: break;
+    default: put_ik_scales(type, to, b, n);
     }
 }
 
@@ -169,7 +202,17 @@ static uint8_t *put_values(tn_blocks_type type, uint8_t *to, const uint8_t *cons
     case TN_BLOCKS_IQ2: return turn(turn(to, b, 0, 64, n), b, 64, 32, n);
     case TN_BLOCKS_IQ3_XXS:
     case TN_BLOCKS_IQ3_S: return turn(to, b, 0, 128, n);
+    case TN_BLOCKS_IQ2_KS:
     case TN_BLOCKS_TQ: return turn(to, b, 0, 64, n);
+    case TN_BLOCKS_IQ2_K: return turn(to, b, 12, 64, n);
+    case TN_BLOCKS_IQ3_K: return turn(turn(to, b, 14, 64, n), b, 78, 32, n);
+    case TN_BLOCKS_IQ4_K: return turn(to, b, 16, 128, n);
+    case TN_BLOCKS_IQ5_K: return turn(turn(to, b, 16, 128, n), b, 144, 32, n);
+    case TN_BLOCKS_IQ6_K: return turn(turn(to, b, 20, 128, n), b, 148, 64, n);
+    case TN_BLOCKS_IQ4_KS: return turn(to, b, 0, 128, n);
+    case TN_BLOCKS_IQ5_KS: return turn(to, b, 0, 160, n);
+    case TN_BLOCKS_IQ3_KS: return turn(to, b, 0, 96, n);
+    case TN_BLOCKS_KT: return turn(to, b, 0, 256, n);
     case TN_BLOCKS_Q1_0:
     case TN_BLOCKS_Q2_0:
     case TN_BLOCKS_NVFP4:
@@ -233,6 +276,29 @@ void tn_blocks_from_codes(tn_blocks_type type, const uint8_t codes[TN_BLOCKS_CHU
     for (size_t g = 0; g < n_scales; g++)
         block[g / 2] |= (uint8_t)(scales[g * TN_BLOCKS_GROUPS / n_scales] << (g % 2 * 4));
     memcpy(block + n_scales / 2, &d, sizeof d);
+}
+
+void tn_blocks_from_ik(tn_blocks_type type, const uint8_t codes[TN_BLOCKS_CHUNK],
+                       const int8_t scales[TN_BLOCKS_GROUPS], uint16_t second, float d, uint8_t *block) {
+    memset(block, 0, tn_blocks_traits_of[type].bytes);
+    for (size_t k = 0; k < TN_BLOCKS_CHUNK; k++) {
+        const unsigned c = codes[k];
+        switch (type) {
+        case TN_BLOCKS_IQ4_KS: block[k / 32 * 16 + k % 16] |= (uint8_t)(c << (k / 16 % 2 * 4)); break;
+        case TN_BLOCKS_IQ5_KS:
+            block[k / 64 * 32 + k % 32] |= (uint8_t)((c & 15) << (k / 32 % 2 * 4));
+            block[128 + k % 32] |= (uint8_t)((c >> 4) << (k / 32));
+            break;
+        case TN_BLOCKS_KT: block[k] = (uint8_t)(c ^ 0x80); break;
+        default:
+            block[k / 128 * 32 + k % 32] |= (uint8_t)((c & 3) << (k / 32 % 4 * 2));
+            if (type == TN_BLOCKS_IQ3_KS) block[64 + k % 32] |= (uint8_t)((c >> 2) << (k / 32));
+        }
+    }
+    block += tn_blocks_traits_of[type].bytes - 14;
+    for (size_t g = 0; g < 8; g++) block[g] = (uint8_t)scales[2 * g];
+    memcpy(block + 8, &second, sizeof second);
+    memcpy(block + 10, &d, sizeof d);
 }
 
 /* Offsets of a block's f16 values; -1: none. */

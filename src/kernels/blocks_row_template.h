@@ -13,16 +13,19 @@ enum {
  * chunks, whose groups are all unrolled, would be twice as large. */
 #define AT_ONCE(whole) (VECTORS == 4 && !(whole) ? 4 : VECTORS == 2 ? 2 : 1)
 
-/* sum [R] + the products of G / 4 lines from line l on with the activations from the at-th on. */
+/* sum [R] + the products of G / 4 lines from line l on with the activations from the at-th on. by: added to all values, or
+ * NULL. */
 INLINE void group_sums(int R, tn_blocks_type type, size_t G, int width, const uint8_t *src,
-                       const uint8_t *high, int half, int l, size_t o, const tn_blocks_act *a, size_t at,
-                       vi *sum) {
+                       const uint8_t *high, int half, int l, size_t o, const slice *by,
+                       const tn_blocks_act *a, size_t at, vi *sum) {
     const int n_lines = (int)G / 4;
     (void)width;
 #pragma GCC unroll 2
     for (int line = 0; line < n_lines; line += 4, at += 16) {
         slice w[4];
         four_lines(type, src, high, half, l + line, o, w);
+#pragma GCC unroll 4
+        for (int i = 0; i < 4 && by; i++) w[i] += *by;
 #pragma GCC unroll 8
         for (int r = 0; r < R; r++) {
             const int8_t *x = a[r].q + at;
@@ -52,8 +55,8 @@ INLINE void group_sums(int R, tn_blocks_type type, size_t G, int width, const ui
 /* A group's part of p [R][AT_ONCE], for AT_ONCE vectors from v on. g: the group's number in the chunk; l: its first
  * line in src. */
 INLINE void add_group(int R, tn_blocks_type type, size_t G, bool min, int width, const uint8_t *src,
-                      const uint8_t *high, int half, int l, const tn_blocks_act *a, size_t g, const panel *s,
-                      size_t v, bool whole, vf (*p)[AT_ONCE(false)]) {
+                      const uint8_t *high, meaning m, int half, int l, const tn_blocks_act *a, size_t g,
+                      const panel *s, size_t v, bool whole, vf (*p)[AT_ONCE(false)]) {
     const size_t n_v = AT_ONCE(whole);
 #pragma GCC unroll 4
     for (size_t i = 0; i < n_v; i++) {
@@ -61,7 +64,10 @@ INLINE void add_group(int R, tn_blocks_type type, size_t G, bool min, int width,
 #pragma GCC unroll 8
         for (int r = 0; r < R; r++)
             sum[r] = min || (width == WIDE && SIGNED) ? i_zero() : i_set1(a[r].of.start[g]);
-        group_sums(R, type, G, width, src, high, half, l, (v + i) * SLICE, a, g * G, sum);
+        slice by = {0};
+        if (m.second) by = moved(m, g * G / 16, (v + i) * SLICE);
+        group_sums(R, type, G, width, src, high, half, l, (v + i) * SLICE, m.second ? &by : NULL, a, g * G,
+                   sum);
         const vf scale = f_load(s->s[g] + (v + i) * LANES);
 #pragma GCC unroll 8
         for (int r = 0; r < R; r++) {
@@ -85,9 +91,10 @@ INLINE void row_chunk(int R, tn_blocks_type type, size_t G, bool min, int width,
     const int n_groups = TN_BLOCKS_ACT / (int)G, n_lines = (int)G / 4;
     const bool whole = block == TN_BLOCKS_CHUNK;
     const size_t n_v = AT_ONCE(whole);
-    const uint8_t *high = src + n32 * f.lines * LINE;
+    const uint8_t *high = src + n32 * f.lines * LINE, *after = high + n32 * f.high_lines * LINE;
+    const meaning m = meaning_of(type, after);
     panel s;
-    scales(type, high + n32 * f.high_lines * LINE, n32, &s);
+    scales(type, after, n32, &s);
 #pragma GCC unroll 2
     for (int half = 0; half < 2; half++) {
         if (!whole && (size_t)half * 4 >= n32) break;
@@ -106,8 +113,8 @@ INLINE void row_chunk(int R, tn_blocks_type type, size_t G, bool min, int width,
             if (whole) {
 #pragma GCC unroll 8
                 for (int g = 0; g < n_groups; g++)
-                    add_group(R, type, G, min, width, lines, more, half, g * n_lines, a, g0 + (size_t)g, &s,
-                              v, whole, p);
+                    add_group(R, type, G, min, width, lines, more, m, half, g * n_lines, a, g0 + (size_t)g,
+                              &s, v, whole, p);
             } else {
                 const size_t blocks = (size_t)block / 32, half32 = (size_t)half * 4;
                 for (size_t k = half32; k < half32 + 4 && k < n32;
@@ -115,7 +122,7 @@ INLINE void row_chunk(int R, tn_blocks_type type, size_t G, bool min, int width,
 #pragma GCC unroll 4
                     for (int g = 0; g < 4; g++) {
                         if (g >= block / (int)G) break;
-                        add_group(R, type, G, min, width, lines, more, 0, g * n_lines, a,
+                        add_group(R, type, G, min, width, lines, more, m, 0, g * n_lines, a,
                                   k * 32 / G + (size_t)g, &s, v, whole, p);
                     }
                 }
@@ -194,20 +201,33 @@ ROW_OF(TQ, 32, false, SMALL, 256)
 ROW_OF(Q1_0, 32, false, SMALL, 128)
 ROW_OF(Q2_0, 32, false, SMALL, 64)
 ROW_OF(NVFP4, 16, false, SMALL, 64)
+ROW_OF(IQ2_K, 16, false, SMALL, 256)
+ROW_OF(IQ3_K, 16, false, MIDDLE, 256)
+ROW_OF(IQ4_K, 16, false, WIDE, 256)
+ROW_OF(IQ5_K, 16, false, WIDE, 256)
+ROW_OF(IQ6_K, 16, false, WIDE, 256)
+ROW_OF(IQ4_KS, 32, false, WIDE, 256)
+ROW_OF(IQ5_KS, 32, false, WIDE, 256)
+ROW_OF(IQ2_KS, 32, false, MIDDLE, 256)
+ROW_OF(IQ3_KS, 32, false, MIDDLE, 256)
+ROW_OF(KT, 32, false, WIDE, 256)
 #endif
 
 /* The product for g->m == 1. */
 static void one_row(const tn_blocks_args *g) {
     static void (*const rows[TN_BLOCKS_N_TYPES])(const tn_blocks_args *) = {
-        [TN_BLOCKS_Q8_0] = row_Q8_0,   [TN_BLOCKS_Q4_0] = row_Q4_0,     [TN_BLOCKS_Q4_1] = row_Q4_1,
-        [TN_BLOCKS_Q5_0] = row_Q5_0,   [TN_BLOCKS_Q5_1] = row_Q5_1,     [TN_BLOCKS_Q2_K] = row_Q2_K,
-        [TN_BLOCKS_Q3_K] = row_Q3_K,   [TN_BLOCKS_Q4_K] = row_Q4_K,     [TN_BLOCKS_Q5_K] = row_Q5_K,
-        [TN_BLOCKS_Q6_K] = row_Q6_K,   [TN_BLOCKS_IQ4_NL] = row_IQ4_NL, [TN_BLOCKS_IQ4_XS] = row_IQ4_XS,
+        [TN_BLOCKS_Q8_0] = row_Q8_0,     [TN_BLOCKS_Q4_0] = row_Q4_0,     [TN_BLOCKS_Q4_1] = row_Q4_1,
+        [TN_BLOCKS_Q5_0] = row_Q5_0,     [TN_BLOCKS_Q5_1] = row_Q5_1,     [TN_BLOCKS_Q2_K] = row_Q2_K,
+        [TN_BLOCKS_Q3_K] = row_Q3_K,     [TN_BLOCKS_Q4_K] = row_Q4_K,     [TN_BLOCKS_Q5_K] = row_Q5_K,
+        [TN_BLOCKS_Q6_K] = row_Q6_K,     [TN_BLOCKS_IQ4_NL] = row_IQ4_NL, [TN_BLOCKS_IQ4_XS] = row_IQ4_XS,
         [TN_BLOCKS_MXFP4] = row_MXFP4,
 #ifndef TERN_MINIMAL
-        [TN_BLOCKS_IQ1] = row_IQ1,     [TN_BLOCKS_IQ2] = row_IQ2,       [TN_BLOCKS_IQ3_XXS] = row_IQ3_XXS,
-        [TN_BLOCKS_IQ3_S] = row_IQ3_S, [TN_BLOCKS_TQ] = row_TQ,         [TN_BLOCKS_Q1_0] = row_Q1_0,
-        [TN_BLOCKS_Q2_0] = row_Q2_0,   [TN_BLOCKS_NVFP4] = row_NVFP4,
+        [TN_BLOCKS_IQ1] = row_IQ1,       [TN_BLOCKS_IQ2] = row_IQ2,       [TN_BLOCKS_IQ3_XXS] = row_IQ3_XXS,
+        [TN_BLOCKS_IQ3_S] = row_IQ3_S,   [TN_BLOCKS_TQ] = row_TQ,         [TN_BLOCKS_Q1_0] = row_Q1_0,
+        [TN_BLOCKS_Q2_0] = row_Q2_0,     [TN_BLOCKS_NVFP4] = row_NVFP4,   [TN_BLOCKS_IQ2_K] = row_IQ2_K,
+        [TN_BLOCKS_IQ3_K] = row_IQ3_K,   [TN_BLOCKS_IQ4_K] = row_IQ4_K,   [TN_BLOCKS_IQ5_K] = row_IQ5_K,
+        [TN_BLOCKS_IQ6_K] = row_IQ6_K,   [TN_BLOCKS_IQ4_KS] = row_IQ4_KS, [TN_BLOCKS_IQ5_KS] = row_IQ5_KS,
+        [TN_BLOCKS_IQ2_KS] = row_IQ2_KS, [TN_BLOCKS_IQ3_KS] = row_IQ3_KS, [TN_BLOCKS_KT] = row_KT,
 #endif
     };
     rows[g->type](g);

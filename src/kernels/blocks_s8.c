@@ -31,6 +31,16 @@ const tn_blocks_traits tn_blocks_traits_of[TN_BLOCKS_N_TYPES] = {
     [TN_BLOCKS_Q1_0] = {"Q1_0", 128, 18, 1, 32, false},
     [TN_BLOCKS_Q2_0] = {"Q2_0", 64, 18, 1, 32, false},
     [TN_BLOCKS_NVFP4] = {"NVFP4", 64, 36, 12, 16, false},
+    [TN_BLOCKS_IQ2_K] = {"IQ2_K", 256, 76, 31, 16, false},
+    [TN_BLOCKS_IQ3_K] = {"IQ3_K", 256, 110, 63, 16, false},
+    [TN_BLOCKS_IQ4_K] = {"IQ4_K", 256, 144, 128, 16, false},
+    [TN_BLOCKS_IQ5_K] = {"IQ5_K", 256, 176, 128, 16, false},
+    [TN_BLOCKS_IQ6_K] = {"IQ6_K", 256, 212, 128, 16, false},
+    [TN_BLOCKS_IQ4_KS] = {"IQ4_KS", 256, 142, 128, 32, false},
+    [TN_BLOCKS_IQ5_KS] = {"IQ5_KS", 256, 174, 128, 32, false},
+    [TN_BLOCKS_IQ2_KS] = {"IQ2_KS", 256, 78, 33, 32, false},
+    [TN_BLOCKS_IQ3_KS] = {"IQ3_KS", 256, 110, 63, 32, false},
+    [TN_BLOCKS_KT] = {"KT", 256, 270, 128, 32, false},
 };
 
 size_t tn_blocks_bytes(tn_blocks_type type, size_t n, size_t k) {
@@ -85,7 +95,8 @@ static int six_bits(const uint8_t *src, size_t i, size_t n) {
 
 static bool fields_of_pairs(tn_blocks_type t) {
     return t == TN_BLOCKS_Q2_K || t == TN_BLOCKS_Q3_K || t == TN_BLOCKS_IQ1 || t == TN_BLOCKS_IQ2 ||
-           t == TN_BLOCKS_TQ;
+           t == TN_BLOCKS_TQ || t == TN_BLOCKS_IQ2_K || t == TN_BLOCKS_IQ3_K || t == TN_BLOCKS_IQ2_KS ||
+           t == TN_BLOCKS_IQ3_KS;
 }
 
 static float exponent(uint8_t e) { return ldexpf(1.0f, e - 128); }
@@ -107,15 +118,41 @@ static int table_value(tn_blocks_type type, unsigned code) {
     }
 }
 
+/* A value of ik_llama.cpp's types by its number in the table. */
+static int ik_value(tn_blocks_type type, unsigned code) {
+    static const int8_t two[4] = {-31, -13, 1, 17}, three[8] = {-63, -40, -23, -10, 1, 13, 28, 47},
+                        five[32] = {-126, -114, -103, -92, -83, -74, -65, -57, -50, -43, -36,
+                                    -30,  -24,  -18,  -12, -6,  -1,  5,   11,  17,  23,  29,
+                                    36,   43,   51,   59,  68,  77,  87,  97,  109, 121},
+                        six[64] = {-127, -121, -115, -109, -104, -98, -93, -88, -84, -79, -74, -70, -66,
+                                   -62,  -58,  -54,  -51,  -47,  -44, -40, -37, -34, -31, -28, -25, -22,
+                                   -19,  -16,  -13,  -11,  -8,   -5,  -2,  0,   3,   6,   9,   12,  14,
+                                   17,   20,   23,   27,   30,   33,  36,  40,  44,  47,  51,  55,  59,
+                                   63,   68,   72,   77,   82,   87,  92,  98,  103, 109, 115, 121};
+    switch (type) {
+    case TN_BLOCKS_IQ2_K:
+    case TN_BLOCKS_IQ2_KS: return two[code];
+    case TN_BLOCKS_IQ3_K:
+    case TN_BLOCKS_IQ3_KS: return three[code];
+    case TN_BLOCKS_IQ5_K:
+    case TN_BLOCKS_IQ5_KS: return five[code];
+    default: return six[code];
+    }
+}
+
 /* Reads the values' codes. Returns where the scales begin. */
 static const uint8_t *values(tn_blocks_type type, const uint8_t *src, size_t n_k, size_t n, uint8_t *q) {
     static const int8_t iq4[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
     static const int8_t mxfp4[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
     const uint8_t *second = src + n_k * N / 2; /* after nibbles */
+    const int offset = tn_blocks_traits_of[type].offset;
     if (fields_of_pairs(type)) second = src + n_k * N / 4;
     for (size_t k = 0; k < n_k; k++) {
         switch (type) {
+        case TN_BLOCKS_KT:
         case TN_BLOCKS_Q8_0: q[k] = (uint8_t)(byte(src, k, n) ^ 0x80); break;
+        case TN_BLOCKS_IQ4_K:
+        case TN_BLOCKS_IQ4_KS:
         case TN_BLOCKS_IQ4_NL:
         case TN_BLOCKS_IQ4_XS: q[k] = (uint8_t)(iq4[nibble(src, k, 16, n)] + 128); break;
         case TN_BLOCKS_NVFP4:
@@ -142,10 +179,24 @@ static const uint8_t *values(tn_blocks_type type, const uint8_t *src, size_t n_k
         case TN_BLOCKS_IQ3_S:
             q[k] = (uint8_t)(table_value(type, nibble(src, k, 16, n)) + tn_blocks_traits_of[type].offset);
             break;
+        case TN_BLOCKS_IQ2_K:
+        case TN_BLOCKS_IQ2_KS: q[k] = (uint8_t)(ik_value(type, pair(src, k, n)) + offset); break;
+        case TN_BLOCKS_IQ3_K:
+        case TN_BLOCKS_IQ3_KS:
+            q[k] = (uint8_t)(ik_value(type, pair(src, k, n) | wide_bit(second, k, n) << 2) + offset);
+            break;
+        case TN_BLOCKS_IQ5_K:
+        case TN_BLOCKS_IQ5_KS:
+            q[k] = (uint8_t)(ik_value(type, nibble(src, k, 32, n) | wide_bit(second, k, n) << 4) + offset);
+            break;
+        case TN_BLOCKS_IQ6_K:
+            q[k] = (uint8_t)(ik_value(type, nibble(src, k, 32, n) | pair(second, k, n) << 4) + offset);
+            break;
         case TN_BLOCKS_N_TYPES: break;
         }
     }
     switch (type) {
+    case TN_BLOCKS_KT:
     case TN_BLOCKS_Q8_0: return src + n_k * N;
     case TN_BLOCKS_Q1_0: return src + n_k * N / 8;
     case TN_BLOCKS_Q2_0: return src + n_k * N / 4;
@@ -154,15 +205,63 @@ static const uint8_t *values(tn_blocks_type type, const uint8_t *src, size_t n_k
     case TN_BLOCKS_Q5_K:
     case TN_BLOCKS_IQ1:
     case TN_BLOCKS_IQ2:
+    case TN_BLOCKS_IQ3_K:
+    case TN_BLOCKS_IQ3_KS:
+    case TN_BLOCKS_IQ5_K:
+    case TN_BLOCKS_IQ5_KS:
     case TN_BLOCKS_Q3_K: return second + n_k * N / 8;
+    case TN_BLOCKS_IQ6_K:
     case TN_BLOCKS_Q6_K: return second + n_k * N / 4;
     default: return second;
     }
 }
 
+static unsigned sixteen_bits(const uint8_t *src, size_t n) {
+    return src[2 * n] | (unsigned)src[2 * n + 1] << 8;
+}
+
+/* The whole number that scales group g of an ik type. */
+static int ik_scale(tn_blocks_type type, const uint8_t *src, size_t g, size_t n) {
+    const int four = src[g / 2 * N + n] >> (g % 2 * 4) & 15;
+    switch (type) {
+    case TN_BLOCKS_IQ2_K: return four - 8;
+    case TN_BLOCKS_IQ3_K: return sixteen_bits(src + 10 * N, n) >> g & 1 ? -(2 * four + 1) : 2 * four + 1;
+    case TN_BLOCKS_IQ4_K:
+    case TN_BLOCKS_IQ5_K: return six_bits(src, g, n) - 32;
+    default: return (int8_t)src[g * N + n];
+    }
+}
+
+/* Scales of an ik type at src, and values whose table is the second. */
+static void decode_ik(tn_blocks_type type, const uint8_t *src, size_t n, codes *c) {
+    static const struct {
+        uint8_t second, d, step;
+    } of[TN_BLOCKS_N_TYPES] = {
+        [TN_BLOCKS_IQ2_K] = {8, 10, 5},  [TN_BLOCKS_IQ3_K] = {8, 12, 4},  [TN_BLOCKS_IQ4_K] = {12, 14, 4},
+        [TN_BLOCKS_IQ5_K] = {12, 14, 2}, [TN_BLOCKS_IQ6_K] = {16, 18, 1}, [TN_BLOCKS_IQ4_KS] = {8, 10, 4},
+        [TN_BLOCKS_IQ5_KS] = {8, 10, 2}, [TN_BLOCKS_IQ2_KS] = {8, 10, 5}, [TN_BLOCKS_IQ3_KS] = {8, 10, 4},
+        [TN_BLOCKS_KT] = {8, 10, 0},
+    };
+    const size_t group = tn_blocks_traits_of[type].group;
+    const unsigned second = sixteen_bits(src + of[type].second * N, n);
+    float d;
+    if (group == 16) d = half_at(src + of[type].d * N + 2 * n);
+    else memcpy(&d, src + of[type].d * N + 4 * n, sizeof d);
+    for (size_t g = 0; g < TN_BLOCKS_CHUNK / group; g++) {
+        c->b[g] = 0;
+        c->s[g] = d * (float)ik_scale(type, src, g, n);
+    }
+    for (size_t k = 0; k < TN_BLOCKS_CHUNK; k++)
+        c->q[k] = (uint8_t)(c->q[k] + (second >> (k / 16) & 1) * of[type].step);
+}
+
 /* Channel n of the chunk at src, n_k input channels. */
 static void decode(tn_blocks_type type, const uint8_t *src, size_t n_k, size_t n, codes *c) {
     src = values(type, src, n_k, n, c->q);
+    if (type >= TN_BLOCKS_IQ2_K) {
+        decode_ik(type, src, n, c);
+        return;
+    }
     size_t n_groups = n_k / tn_blocks_traits_of[type].group;
     for (size_t g = 0; g < n_groups; g++) {
         c->b[g] = 0;

@@ -27,11 +27,23 @@
  *   IQ1, IQ2        qs | third bits         scales, four bits | f16 d
  *   IQ3_XXS, IQ3_S  qs                      scales, four bits | f16 d
  *   TQ              qs                      f16 d
+ *   IQ2_K           qs                      scales, four bits | second | f16 d
+ *   IQ3_K           qs | qh                 scales, four bits | second | signs of the scales | f16 d
+ *   IQ4_K           qs                      scales, six bits | second | f16 d
+ *   IQ5_K           qs | qh                 scales, six bits | second | f16 d
+ *   IQ6_K           qs | qh                 s8 scale | second | f16 d
+ *   IQ2_KS, IQ4_KS  qs                      s8 scale | second | f32 d
+ *   IQ3_KS, IQ5_KS  qs | qh                 s8 scale | second | f32 d
+ *   KT              s8                      s8 scale | second | f32 d
  *
- * The last five are tern's own forms for ggml's types of code books (formats/code_books.h), where a product
+ * IQ1 to TQ are tern's own forms for ggml's types of code books (formats/code_books.h), where a product
  * would have to look up every value in a list. Here a value is its number in a table of at most 16: 2, 3 or 4
  * bits, placed as in TQ2_0, Q3_K or IQ4_XS. A scale of four bits v means 2 v + 1. tn_blocks_from_codes makes
  * their rows.
+ *
+ * The rest are ik_llama.cpp's types, whose values are numbers in a table too (formats/ik_types.h): bit g of `second`, 16
+ * bits a channel, moves the values of its g-th 16 input channels up by the type's step. Those with f32 d are tern's own
+ * forms of types whose rows begin with a number (tn_blocks_from_ik makes their rows). Of KT the values themselves are kept.
  *
  * * bit i of a channel's byte j is the fifth of value 4 i + j of the block: one word for a block.
  * ** in another order than in the file: NVFP4's nibbles as in MXFP4; of Q1_0 and Q2_0, byte j of a block's 16
@@ -68,6 +80,16 @@ typedef enum tn_blocks_type {
     TN_BLOCKS_Q1_0,
     TN_BLOCKS_Q2_0,
     TN_BLOCKS_NVFP4,
+    TN_BLOCKS_IQ2_K,
+    TN_BLOCKS_IQ3_K,
+    TN_BLOCKS_IQ4_K,
+    TN_BLOCKS_IQ5_K,
+    TN_BLOCKS_IQ6_K,
+    TN_BLOCKS_IQ4_KS,
+    TN_BLOCKS_IQ5_KS,
+    TN_BLOCKS_IQ2_KS,
+    TN_BLOCKS_IQ3_KS,
+    TN_BLOCKS_KT,
     TN_BLOCKS_N_TYPES
 } tn_blocks_type;
 
@@ -98,9 +120,12 @@ void tn_blocks_repack(tn_blocks_type type, const uint8_t *const *rows, size_t n_
  * for every 16 values (IQ3: for the first of every two 16s; TQ: none), and d. */
 void tn_blocks_from_codes(tn_blocks_type type, const uint8_t codes[TN_BLOCKS_CHUNK],
                           const uint8_t scales[TN_BLOCKS_GROUPS], uint16_t d, uint8_t *block);
+/* One block of a row of a type with f32 d: codes (KT: values plus 128), the scales and `second` of tn_ik_block. */
+void tn_blocks_from_ik(tn_blocks_type type, const uint8_t codes[TN_BLOCKS_CHUNK],
+                       const int8_t scales[TN_BLOCKS_GROUPS], uint16_t second, float d, uint8_t *block);
 /* Channel n of the tiles, widened to the values the file's blocks mean: out [K]. */
 void tn_blocks_row(tn_blocks_type type, const uint8_t *tiles, size_t n, size_t k, float *out);
-/* Whether the blocks' own numbers are finite: n_bytes of the file's blocks at src (no types of code books).
+/* Whether the blocks' own numbers are finite: n_bytes of the file's blocks at src (no types of code books or f32 d).
  */
 bool tn_blocks_finite(tn_blocks_type type, const uint8_t *src, size_t n_bytes);
 
@@ -139,7 +164,7 @@ typedef struct tn_blocks_args {
 /* out[m][n] = acc + bias[n], where acc = +0 and then, for each TN_BLOCKS_ACT channels in turn,
  *   p = +0; for each of their groups g: p = fma((float)i_g, s_g, p), and p = fma(b_g, sum_g, p) where the
  * type has minima; acc = fma(p, scale, acc);   i_g = sum over the group of a * (q - offset), exact. s is f16
- * or the exact product of the block's f16 and a number of its group; so is b. Rows do not depend on M. |i_g|
+ * or the exact product of the block's f16 and a number of its group; so is b. Of f32 d s is the rounded product. Rows do not depend on M. |i_g|
  * <= 32 * 127 * 128 < 2^24, so (float)i_g is exact. Reads nothing beyond the operands. */
 typedef void (*tn_blocks_gemm_fn)(const tn_blocks_args *g);
 void tn_blocks_gemm_ref(const tn_blocks_args *g);

@@ -212,17 +212,26 @@ INLINE void micro(int R, int C, size_t G, bool min, int width, const panel *p, s
 #define MIDDLE_SHAPES(C)
 #define MIDDLE_OF(name, C)
 #endif
+#ifndef TERN_MINIMAL
+#define WIDE_SHAPES(C) SHAPE(g16_wide_##C, C, 16, false, WIDE)
+#define WIDE_OF(C) wide ? g16_wide_##C:
+#else
+#define WIDE_SHAPES(C)
+#define WIDE_OF(C)
+#endif
 typedef void (*shape_fn)(const panel *p, size_t n32, const tn_blocks_act *a, size_t m, const sums *to,
                          const ahead *next);
 SHAPES(1)
 MIDDLE_SHAPES(1)
+WIDE_SHAPES(1)
 #if TILES > 1
 SHAPES(2)
 MIDDLE_SHAPES(2)
+WIDE_SHAPES(2)
 #endif
 
 #define SHAPE_OF(C)                                                                                          \
-    (t->group == 16 ? (t->has_min ? g16_min_##C : MIDDLE_OF(g16_, C) g16_##C)                                \
+    (t->group == 16 ? (t->has_min ? g16_min_##C : WIDE_OF(C) MIDDLE_OF(g16_, C) g16_##C)                     \
      : t->has_min   ? min_##C                                                                                \
      : wide         ? wide_##C                                                                               \
                     : MIDDLE_OF(, C) g32_##C)

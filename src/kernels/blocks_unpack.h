@@ -3,7 +3,7 @@
  * as a register: for wider vectors the compiler makes scalars and stack copies. The including file first
  * defines:
  *   LANES                 floats of a register
- *   lookup(i, table)      a slice of indices below 16 to the table's bytes
+ *   lookup(i, table)      a slice of indices below 16 to the table's bytes; lookup32, lookup64: below 32, 64
  *   halves(src)           LANES f16 to floats
  *   all_halves(src, dst)  if defined, sixteen of them
  *   SIGNED                1: the product takes signed weights
@@ -30,7 +30,9 @@ typedef uint16_t slice_pairs __attribute__((vector_size(SLICE), aligned(1), may_
 typedef uint8_t bytes16 __attribute__((vector_size(16), aligned(1), may_alias));
 typedef uint16_t pairs16 __attribute__((vector_size(16), aligned(1), may_alias));
 typedef uint8_t bytes_of_slice __attribute__((vector_size(LANES), aligned(1), may_alias));
+typedef uint16_t pairs_of_slice __attribute__((vector_size(LANES * 2), aligned(1), may_alias));
 typedef float slice_floats __attribute__((vector_size(SLICE), aligned(4), may_alias));
+typedef float slice_floats_any __attribute__((vector_size(SLICE), aligned(1), may_alias));
 typedef uint32_t slice_words __attribute__((vector_size(SLICE), aligned(4), may_alias));
 
 /* A chunk of one tile: q [line][16 channels][4], s and b [group][16 channels]. */
@@ -53,6 +55,26 @@ static const uint8_t iq1_values[16] = {2, 10, 18, 9, 0, 8, 16, 9},
                      iq2_values[16] = {51, 68, 86, 43, 35, 18, 0, 43},
                      iq3_xxs_values[16] = {66, 74, 82, 90, 98, 106, 114, 124, 58, 50, 42, 34, 26, 18, 10, 0},
                      iq3_s_values[16] = {16, 18, 20, 22, 24, 26, 28, 30, 14, 12, 10, 8, 6, 4, 2, 0};
+/* ik_llama.cpp's types, in the same way. Those of IQ2_KS are above 32, because groups are of 32 there (MIDDLE). */
+static const uint8_t iq2_k_values[16] = {0, 18, 32, 48}, iq2_ks_values[16] = {2, 20, 34, 50},
+                     iq3_k_values[16] = {0, 23, 40, 53, 64, 76, 91, 110},
+                     iq5_values[32] = {EIGHT(2),   EIGHT(14),  EIGHT(25),  EIGHT(36),  EIGHT(45),  EIGHT(54),
+                                       EIGHT(63),  EIGHT(71),  EIGHT(78),  EIGHT(85),  EIGHT(92),  EIGHT(98),
+                                       EIGHT(104), EIGHT(110), EIGHT(116), EIGHT(122), EIGHT(127), EIGHT(133),
+                                       EIGHT(139), EIGHT(145), EIGHT(151), EIGHT(157), EIGHT(164), EIGHT(171),
+                                       EIGHT(179), EIGHT(187), EIGHT(196), EIGHT(205), EIGHT(215), EIGHT(225),
+                                       EIGHT(237), EIGHT(249)},
+                     iq6_values[64] = {EIGHT(1),   EIGHT(7),   EIGHT(13),  EIGHT(19),  EIGHT(24),  EIGHT(30),
+                                       EIGHT(35),  EIGHT(40),  EIGHT(44),  EIGHT(49),  EIGHT(54),  EIGHT(58),
+                                       EIGHT(62),  EIGHT(66),  EIGHT(70),  EIGHT(74),  EIGHT(77),  EIGHT(81),
+                                       EIGHT(84),  EIGHT(88),  EIGHT(91),  EIGHT(94),  EIGHT(97),  EIGHT(100),
+                                       EIGHT(103), EIGHT(106), EIGHT(109), EIGHT(112), EIGHT(115), EIGHT(117),
+                                       EIGHT(120), EIGHT(123), EIGHT(126), EIGHT(128), EIGHT(131), EIGHT(134),
+                                       EIGHT(137), EIGHT(140), EIGHT(142), EIGHT(145), EIGHT(148), EIGHT(151),
+                                       EIGHT(155), EIGHT(158), EIGHT(161), EIGHT(164), EIGHT(168), EIGHT(172),
+                                       EIGHT(175), EIGHT(179), EIGHT(183), EIGHT(187), EIGHT(191), EIGHT(196),
+                                       EIGHT(200), EIGHT(205), EIGHT(210), EIGHT(215), EIGHT(220), EIGHT(226),
+                                       EIGHT(231), EIGHT(237), EIGHT(243), EIGHT(249)};
 #endif
 
 INLINE slice load(const uint8_t *p) { return *(const slice *)p; }
@@ -77,17 +99,25 @@ typedef struct fields {
 
 INLINE fields fields_of(tn_blocks_type type) {
     switch (type) {
+    case TN_BLOCKS_KT:
     case TN_BLOCKS_Q8_0: return (fields){8, 0, false};
     case TN_BLOCKS_Q5_0:
     case TN_BLOCKS_Q5_1: return (fields){4, 1, false};
+    case TN_BLOCKS_IQ5_K:
+    case TN_BLOCKS_IQ5_KS:
     case TN_BLOCKS_Q5_K: return (fields){4, 1, true};
+    case TN_BLOCKS_IQ6_K:
     case TN_BLOCKS_Q6_K: return (fields){4, 2, false};
     case TN_BLOCKS_Q1_0: return (fields){1, 0, false};
     case TN_BLOCKS_Q2_0:
     case TN_BLOCKS_TQ:
+    case TN_BLOCKS_IQ2_K:
+    case TN_BLOCKS_IQ2_KS:
     case TN_BLOCKS_Q2_K: return (fields){2, 0, false};
     case TN_BLOCKS_IQ1:
     case TN_BLOCKS_IQ2:
+    case TN_BLOCKS_IQ3_K:
+    case TN_BLOCKS_IQ3_KS:
     case TN_BLOCKS_Q3_K: return (fields){2, 1, true};
     default: return (fields){4, 0, false};
     }
@@ -105,9 +135,76 @@ INLINE const uint8_t *table_of(tn_blocks_type type) {
     case TN_BLOCKS_IQ2: return iq2_values;
     case TN_BLOCKS_IQ3_XXS: return iq3_xxs_values;
     case TN_BLOCKS_IQ3_S: return iq3_s_values;
+    case TN_BLOCKS_IQ2_K: return iq2_k_values;
+    case TN_BLOCKS_IQ2_KS: return iq2_ks_values;
+    case TN_BLOCKS_IQ3_K:
+    case TN_BLOCKS_IQ3_KS: return iq3_k_values;
+    case TN_BLOCKS_IQ4_K:
+    case TN_BLOCKS_IQ4_KS: return iq4_values;
+    case TN_BLOCKS_IQ5_K:
+    case TN_BLOCKS_IQ5_KS: return iq5_values;
+    case TN_BLOCKS_IQ6_K: return iq6_values;
 #endif
     default: return NULL;
     }
+}
+
+/* Where `second` lies after a type's values (channels' bytes of scales), and by how much it moves values; step 0: there is
+ * none. */
+typedef struct seconds {
+    uint8_t at, step;
+} seconds;
+
+INLINE seconds seconds_of(tn_blocks_type type) {
+    switch (type) {
+#ifndef TERN_MINIMAL
+    case TN_BLOCKS_IQ2_K:
+    case TN_BLOCKS_IQ2_KS: return (seconds){8, 5};
+    case TN_BLOCKS_IQ3_K:
+    case TN_BLOCKS_IQ3_KS:
+    case TN_BLOCKS_IQ4_KS: return (seconds){8, 4};
+    case TN_BLOCKS_IQ4_K: return (seconds){12, 4};
+    case TN_BLOCKS_IQ5_K: return (seconds){12, 2};
+    case TN_BLOCKS_IQ5_KS: return (seconds){8, 2};
+    case TN_BLOCKS_IQ6_K: return (seconds){16, 1};
+#endif
+    default: return (seconds){0, 0};
+    }
+}
+
+/* What numbers of a chunk mean: the table and its size, and `second` with its step. */
+typedef struct meaning {
+    const uint8_t *table;
+    int size;
+    const uint8_t *second;
+    uint8_t step;
+} meaning;
+
+INLINE meaning meaning_of(tn_blocks_type type, const uint8_t *scales) {
+    const seconds s = seconds_of(type);
+    const bool five = type == TN_BLOCKS_IQ5_K || type == TN_BLOCKS_IQ5_KS;
+    return (meaning){table_of(type),
+                     type == TN_BLOCKS_IQ6_K ? 64
+                     : five                  ? 32
+                                             : 16,
+                     s.step ? scales + s.at * N : NULL, s.step};
+}
+
+INLINE slice value_of(slice v, const uint8_t *table, int size) {
+    if (!table) return v;
+#ifndef TERN_MINIMAL
+    if (size == 64) return lookup64(v, table);
+    if (size == 32) return lookup32(v, table);
+#endif
+    (void)size;
+    return lookup(v, table);
+}
+
+/* What is added to values of group g of 16, LANES channels from byte o of a line on. */
+INLINE slice moved(meaning m, size_t g, size_t o) {
+    const slice_words bits =
+        __builtin_convertvector(*(const pairs_of_slice *)(m.second + o / 2), slice_words);
+    return (slice)(-(bits >> (uint32_t)g & 1) & m.step * 0x01010101u);
 }
 
 /* Four lines of values from value line l on (of the half, l % 4 == 0), LANES channels of each, from byte o of
@@ -115,11 +212,13 @@ INLINE const uint8_t *table_of(tn_blocks_type type) {
  * src and high belong to a block. */
 INLINE void four_lines(tn_blocks_type type, const uint8_t *src, const uint8_t *high, int half, int l,
                        size_t o, slice *w) {
-    const uint8_t *table = table_of(type);
+    const meaning m = meaning_of(type, NULL);
+    const uint8_t *table = m.table;
 #pragma GCC unroll 4
     for (int i = 0; i < 4; i++) {
         slice v;
         switch (type) {
+        case TN_BLOCKS_KT:
         case TN_BLOCKS_Q8_0: w[i] = load(src + (l + i) * LINE + o) ^ EIGHT(0x80); break;
         case TN_BLOCKS_Q5_0:
         case TN_BLOCKS_Q5_1:
@@ -129,18 +228,33 @@ INLINE void four_lines(tn_blocks_type type, const uint8_t *src, const uint8_t *h
         case TN_BLOCKS_Q4_K:
             w[i] = bring(load(src + (l / 16 * 8 + l % 8 + i) * LINE + o), l / 8 % 2 * 4, 0, 15);
             break;
+        case TN_BLOCKS_IQ5_K:
+        case TN_BLOCKS_IQ5_KS:
         case TN_BLOCKS_Q5_K:
             v = bring(load(high + (l % 8 + i) * LINE + o), half * 4 + l / 8, 4, 16);
             w[i] = bring(load(src + (l / 16 * 8 + l % 8 + i) * LINE + o), l / 8 % 2 * 4, 0, 15) | v;
+            w[i] = value_of(w[i], table, m.size);
+            break;
+        case TN_BLOCKS_IQ6_K:
+            v = bring(load(high + (l % 8 + i) * LINE + o), l / 8 * 2, 4, 48);
+            w[i] = bring(load(src + (l / 16 * 8 + l % 8 + i) * LINE + o), l / 8 % 2 * 4, 0, 15) | v;
+            w[i] = value_of(w[i], table, m.size);
             break;
         case TN_BLOCKS_Q6_K:
             v = bring(load(high + (l % 8 + i) * LINE + o), l / 8 * 2, 4, 48);
             w[i] = bring(load(src + (l % 16 + i) * LINE + o), l / 16 * 4, 0, 15) | v;
             break;
+        case TN_BLOCKS_IQ2_K:
+        case TN_BLOCKS_IQ2_KS:
         case TN_BLOCKS_TQ:
-        case TN_BLOCKS_Q2_K: w[i] = bring(load(src + (l % 8 + i) * LINE + o), l / 8 * 2, 0, 3); break;
+        case TN_BLOCKS_Q2_K:
+            w[i] = bring(load(src + (l % 8 + i) * LINE + o), l / 8 * 2, 0, 3);
+            if (table) w[i] = lookup(w[i], table);
+            break;
         case TN_BLOCKS_IQ1:
         case TN_BLOCKS_IQ2:
+        case TN_BLOCKS_IQ3_K:
+        case TN_BLOCKS_IQ3_KS:
         case TN_BLOCKS_Q3_K:
             v = bring(load(high + (l % 8 + i) * LINE + o), half * 4 + l / 8, 2, 4);
             w[i] = bring(load(src + (l % 8 + i) * LINE + o), l / 8 * 2, 0, 3) | v;
@@ -182,7 +296,7 @@ INLINE void put4(uint8_t *at, size_t o, const slice *v) {
 }
 
 /* Unpacks n_fields fields of `mask` bits, `width` apart, of four lines v; their values go `apart` fours
- * apart. more: further bits of the same lines, or NULL; those of field f start at bit more_from + f *
+ * apart, and a four is the number of a group of 16. more: further bits of the same lines, or NULL; those of field f start at bit more_from + f *
  * more_apart and move to bit `to`. */
 typedef struct cut {
     int n_fields, width;
@@ -192,8 +306,8 @@ typedef struct cut {
     uint8_t more_mask;
 } cut;
 
-INLINE void put_fields(uint8_t *const *at, size_t o, cut c, const slice *v, const slice *more,
-                       const uint8_t *table) {
+INLINE void put_fields(uint8_t *const *at, size_t four, size_t o, cut c, const slice *v, const slice *more,
+                       meaning m) {
 #pragma GCC unroll 4
     for (int f = 0; f < c.n_fields; f++) {
         slice x[4];
@@ -201,15 +315,21 @@ INLINE void put_fields(uint8_t *const *at, size_t o, cut c, const slice *v, cons
         for (int i = 0; i < 4; i++) {
             x[i] = bring(v[i], f * c.width, 0, c.mask);
             if (more) x[i] |= bring(more[i], c.more_from + f * c.more_apart, c.to, c.more_mask);
-            if (table) x[i] = lookup(x[i], table);
+            x[i] = value_of(x[i], m.table, m.size);
+        }
+        if (m.second) {
+            const slice by = moved(m, four + (size_t)f * c.apart, o);
+            slice all[4] = {by, by, by, by};
+            arrange(all);
+#pragma GCC unroll 4
+            for (int i = 0; i < 4; i++) x[i] += all[i];
         }
         put4(at[f], o, x);
     }
 }
 
 /* Four lines at src, and at high where there are any, by fields to a panel. */
-INLINE void four_by_fields(const uint8_t *src, const uint8_t *high, panel *p, size_t four, cut c,
-                           const uint8_t *table) {
+INLINE void four_by_fields(const uint8_t *src, const uint8_t *high, panel *p, size_t four, cut c, meaning m) {
     uint8_t *at[4] = {NULL};
 #pragma GCC unroll 4
     for (int f = 0; f < c.n_fields; f++) at[f] = four_at(p, four + (size_t)f * c.apart);
@@ -220,17 +340,18 @@ INLINE void four_by_fields(const uint8_t *src, const uint8_t *high, panel *p, si
         if (high) load4(high + o, h);
 #pragma GCC unroll 2
         for (size_t j = 0; j < AT_A_TIME; j++)
-            put_fields(at, o + j * SLICE, c, v[j], high ? h[j] : NULL, table);
+            put_fields(at, four, o + j * SLICE, c, v[j], high ? h[j] : NULL, m);
     }
 }
 
 /* Nibbles of n_lines lines: of every `span` lines, the low nibbles are `span` lines of values, then the high
  * ones are. */
-INLINE const uint8_t *nibbles(const uint8_t *src, size_t n_lines, size_t span, panel *p,
-                              const uint8_t *table) {
+INLINE const uint8_t *nibbles(tn_blocks_type type, const uint8_t *src, size_t n_lines, size_t span,
+                              panel *p) {
+    const meaning m = meaning_of(type, src + n_lines * LINE);
     const cut c = {.n_fields = 2, .width = 4, .mask = 15, .apart = span / 4};
     for (size_t i = 0; i < n_lines / 4; i++, src += 4 * LINE)
-        four_by_fields(src, NULL, p, i / (span / 4) * 2 * (span / 4) + i % (span / 4), c, table);
+        four_by_fields(src, NULL, p, i / (span / 4) * 2 * (span / 4) + i % (span / 4), c, m);
     return src;
 }
 
@@ -262,14 +383,15 @@ INLINE const uint8_t *small_fives(const uint8_t *src, size_t n32, panel *p) {
     return high;
 }
 
-/* Q5_K: nibbles and fifth bits. */
-INLINE const uint8_t *wide_fives(const uint8_t *src, panel *p) {
+/* Q5_K, IQ5_K: nibbles and fifth bits. */
+INLINE const uint8_t *wide_fives(tn_blocks_type type, const uint8_t *src, panel *p) {
     const uint8_t *high = src + 32 * LINE;
+    const meaning m = meaning_of(type, high + 8 * LINE);
 #pragma GCC unroll 4
     for (int g = 0; g < 8; g += 2) {
         const cut c = {2, 4, 15, 2, g, 1, 4, 16};
         for (size_t i = 0; i < 2; i++, src += 4 * LINE)
-            four_by_fields(src, high + i * 4 * LINE, p, (size_t)g * 2 + i, c, NULL);
+            four_by_fields(src, high + i * 4 * LINE, p, (size_t)g * 2 + i, c, m);
     }
     return high + 8 * LINE;
 }
@@ -282,29 +404,46 @@ INLINE const uint8_t *sixes(const uint8_t *src, panel *p) {
         for (int i0 = 0; i0 < 4; i0 += 2) {
             const cut c = {2, 4, 15, 4, i0, 4, 4, 48};
             for (size_t i = 0; i < 2; i++, src += 4 * LINE)
-                four_by_fields(src, high + i * 4 * LINE, p, half * 8 + (size_t)i0 + i, c, NULL);
+                four_by_fields(src, high + i * 4 * LINE, p, half * 8 + (size_t)i0 + i, c, (meaning){0});
         }
     }
     return high;
 }
 
-/* Q2_K, TQ: pairs. Q3_K, IQ1, IQ2: pairs and a third bit. */
-INLINE const uint8_t *pairs(const uint8_t *src, bool bits, panel *p, const uint8_t *table) {
+/* Q2_K, TQ, IQ2_K: pairs. Q3_K, IQ1, IQ2, IQ3_K: pairs and a third bit. */
+INLINE const uint8_t *pairs(tn_blocks_type type, const uint8_t *src, bool bits, panel *p) {
     const uint8_t *high = src + 16 * LINE;
+    const meaning m = meaning_of(type, bits ? high + 8 * LINE : high);
 #pragma GCC unroll 2
     for (int half = 0; half < 2; half++) {
         const cut c = {4, 2, 3, 2, half * 4, 1, 2, 4};
         for (size_t i = 0; i < 2; i++, src += 4 * LINE)
-            four_by_fields(src, bits ? high + i * 4 * LINE : NULL, p, (size_t)half * 8 + i, c, table);
+            four_by_fields(src, bits ? high + i * 4 * LINE : NULL, p, (size_t)half * 8 + i, c, m);
     }
     return bits ? high + 8 * LINE : src;
 }
 
 #ifndef TERN_MINIMAL
+/* IQ6_K: nibbles as of Q5_K and pairs as of Q6_K. */
+INLINE const uint8_t *wide_sixes(tn_blocks_type type, const uint8_t *src, panel *p) {
+    const uint8_t *high = src + 32 * LINE;
+    const meaning m = meaning_of(type, high + 16 * LINE);
+    for (size_t half = 0; half < 2; half++, high += 8 * LINE) {
+#pragma GCC unroll 2
+        for (int g = 0; g < 4; g += 2) {
+            const cut c = {2, 4, 15, 2, 2 * g, 2, 4, 48};
+            for (size_t i = 0; i < 2; i++, src += 4 * LINE)
+                four_by_fields(src, high + i * 4 * LINE, p, half * 8 + (size_t)g * 2 + i, c, m);
+        }
+    }
+    return high;
+}
+
 /* Q2_0. */
 INLINE const uint8_t *small_pairs(const uint8_t *src, size_t n32, panel *p) {
     const cut c = {.n_fields = 4, .width = 2, .mask = 3, .apart = 1};
-    for (size_t i = 0; i < n32 / 2; i++, src += 4 * LINE) four_by_fields(src, NULL, p, 4 * i, c, NULL);
+    for (size_t i = 0; i < n32 / 2; i++, src += 4 * LINE)
+        four_by_fields(src, NULL, p, 4 * i, c, (meaning){0});
     return src;
 }
 
@@ -399,20 +538,18 @@ INLINE void q2_k_scales(const uint8_t *src, panel *p) {
     }
 }
 
-INLINE void q3_k_scales(const uint8_t *src, panel *p) {
+INLINE void q3_k_scales(const uint8_t *src, const uint8_t *d, panel *p) {
 #pragma GCC unroll 16
     for (int g = 0; g < 16; g++) {
         bytes16 s = six_bits(src, g) - 32;
-        for (size_t c = 0; c < N; c += LANES)
-            *floats_at(p->s[g], c) = halves(src + 12 * N + 2 * c) * floats(s, c, true);
+        for (size_t c = 0; c < N; c += LANES) *floats_at(p->s[g], c) = halves(d + 2 * c) * floats(s, c, true);
     }
 }
 
-INLINE void q6_k_scales(const uint8_t *src, panel *p) {
+INLINE void q6_k_scales(const uint8_t *src, const uint8_t *d, panel *p) {
     for (int g = 0; g < 16; g++) {
         bytes16 s = *(const bytes16 *)(src + g * N);
-        for (size_t c = 0; c < N; c += LANES)
-            *floats_at(p->s[g], c) = halves(src + 16 * N + 2 * c) * floats(s, c, true);
+        for (size_t c = 0; c < N; c += LANES) *floats_at(p->s[g], c) = halves(d + 2 * c) * floats(s, c, true);
     }
 }
 
@@ -437,6 +574,35 @@ INLINE void four_bit_scales(const uint8_t *src, int n_groups, float unit, panel 
         bytes16 v = *(const bytes16 *)(src + g / 2 * N), s = (g % 2 ? (bytes16)((pairs16)v >> 4) : v) & 15;
         s = s + s + 1;
         for (size_t c = 0; c < N; c += LANES) *floats_at(p->s[g], c) = d[c / LANES] * floats(s, c, false);
+    }
+}
+
+/* IQ2_K: four bits around eight. IQ3_K: odd magnitudes with their signs. */
+INLINE void iq_k_scales(const uint8_t *src, bool odd, panel *p) {
+    const uint8_t *d = src + (odd ? 12 : 10) * N, *signs = src + 10 * N;
+#pragma GCC unroll 2
+    for (int g = 0; g < 16; g++) {
+        bytes16 v = *(const bytes16 *)(src + g / 2 * N), s = (g % 2 ? (bytes16)((pairs16)v >> 4) : v) & 15;
+        s = odd ? s + s + 1 : s - 8;
+        for (size_t c = 0; c < N; c += LANES) {
+            slice_floats f = halves(d + 2 * c) * floats(s, c, true);
+            if (odd) {
+                slice_words bits =
+                    __builtin_convertvector(*(const pairs_of_slice *)(signs + 2 * c), slice_words);
+                f = (slice_floats)((slice_words)f ^ (bits >> (uint32_t)g & 1) << 31);
+            }
+            *floats_at(p->s[g], c) = f;
+        }
+    }
+}
+
+/* s8 and f32 d. */
+INLINE void ks_scales(const uint8_t *src, panel *p) {
+    const float *d = (const float *)(const void *)(src + 10 * N);
+    for (int g = 0; g < 8; g++) {
+        bytes16 s = *(const bytes16 *)(src + g * N);
+        for (size_t c = 0; c < N; c += LANES)
+            *floats_at(p->s[g], c) = *(const slice_floats_any *)(const void *)(d + c) * floats(s, c, true);
     }
 }
 
@@ -471,11 +637,11 @@ INLINE void scales(tn_blocks_type type, const uint8_t *src, size_t n32, panel *p
     case TN_BLOCKS_Q4_1:
     case TN_BLOCKS_Q5_1: half_scales(half_scales(src, n32, p->s), n32, p->b); break;
     case TN_BLOCKS_Q2_K: q2_k_scales(src, p); break;
-    case TN_BLOCKS_Q3_K: q3_k_scales(src, p); break;
+    case TN_BLOCKS_Q3_K: q3_k_scales(src, src + 12 * N, p); break;
     case TN_BLOCKS_Q4_K:
     case TN_BLOCKS_Q5_K: six_bit_scales(src, true, p); break;
     case TN_BLOCKS_IQ4_XS: six_bit_scales(src, false, p); break;
-    case TN_BLOCKS_Q6_K: q6_k_scales(src, p); break;
+    case TN_BLOCKS_Q6_K: q6_k_scales(src, src + 16 * N, p); break;
     case TN_BLOCKS_MXFP4: mxfp4_scales(src, n32, p); break;
 #ifndef TERN_MINIMAL
     case TN_BLOCKS_IQ1:
@@ -486,6 +652,16 @@ INLINE void scales(tn_blocks_type type, const uint8_t *src, size_t n32, panel *p
     case TN_BLOCKS_Q1_0: spread_scales(src, n32, 4, p); break;
     case TN_BLOCKS_Q2_0: spread_scales(src, n32, 2, p); break;
     case TN_BLOCKS_NVFP4: nvfp4_scales(src, n32, p); break;
+    case TN_BLOCKS_IQ2_K: iq_k_scales(src, false, p); break;
+    case TN_BLOCKS_IQ3_K: iq_k_scales(src, true, p); break;
+    case TN_BLOCKS_IQ4_K:
+    case TN_BLOCKS_IQ5_K: q3_k_scales(src, src + 14 * N, p); break;
+    case TN_BLOCKS_IQ6_K: q6_k_scales(src, src + 18 * N, p); break;
+    case TN_BLOCKS_IQ2_KS:
+    case TN_BLOCKS_IQ3_KS:
+    case TN_BLOCKS_IQ4_KS:
+    case TN_BLOCKS_IQ5_KS:
+    case TN_BLOCKS_KT: ks_scales(src, p); break;
 #endif
     default: half_scales(src, n32, p->s);
     }
@@ -495,26 +671,36 @@ static inline void unpack(tn_blocks_type type, const uint8_t *src, size_t n32, p
     switch (type) {
     case TN_BLOCKS_Q8_0: src = bytes(src, n32 * 8, p); break;
     case TN_BLOCKS_Q4_0:
-    case TN_BLOCKS_Q4_1: src = nibbles(src, n32 * 4, 4, p, NULL); break;
+    case TN_BLOCKS_Q4_1: src = nibbles(type, src, n32 * 4, 4, p); break;
     case TN_BLOCKS_Q5_0:
     case TN_BLOCKS_Q5_1: src = small_fives(src, n32, p); break;
-    case TN_BLOCKS_Q2_K: src = pairs(src, false, p, NULL); break;
-    case TN_BLOCKS_Q3_K: src = pairs(src, true, p, NULL); break;
-    case TN_BLOCKS_Q4_K: src = nibbles(src, 32, 8, p, NULL); break;
-    case TN_BLOCKS_Q5_K: src = wide_fives(src, p); break;
+    case TN_BLOCKS_Q2_K: src = pairs(type, src, false, p); break;
+    case TN_BLOCKS_Q3_K: src = pairs(type, src, true, p); break;
+    case TN_BLOCKS_Q4_K: src = nibbles(type, src, 32, 8, p); break;
+    case TN_BLOCKS_Q5_K: src = wide_fives(type, src, p); break;
     case TN_BLOCKS_Q6_K: src = sixes(src, p); break;
     case TN_BLOCKS_IQ4_NL:
-    case TN_BLOCKS_IQ4_XS: src = nibbles(src, n32 * 4, 4, p, iq4_values); break;
-    case TN_BLOCKS_MXFP4: src = nibbles(src, n32 * 4, 4, p, mxfp4_values); break;
+    case TN_BLOCKS_IQ4_XS: src = nibbles(type, src, n32 * 4, 4, p); break;
+    case TN_BLOCKS_MXFP4: src = nibbles(type, src, n32 * 4, 4, p); break;
 #ifndef TERN_MINIMAL
-    case TN_BLOCKS_IQ1: src = pairs(src, true, p, iq1_values); break;
-    case TN_BLOCKS_IQ2: src = pairs(src, true, p, iq2_values); break;
-    case TN_BLOCKS_IQ3_XXS: src = nibbles(src, 32, 4, p, iq3_xxs_values); break;
-    case TN_BLOCKS_IQ3_S: src = nibbles(src, 32, 4, p, iq3_s_values); break;
-    case TN_BLOCKS_TQ: src = pairs(src, false, p, NULL); break;
+    case TN_BLOCKS_IQ1: src = pairs(type, src, true, p); break;
+    case TN_BLOCKS_IQ2: src = pairs(type, src, true, p); break;
+    case TN_BLOCKS_IQ3_XXS: src = nibbles(type, src, 32, 4, p); break;
+    case TN_BLOCKS_IQ3_S: src = nibbles(type, src, 32, 4, p); break;
+    case TN_BLOCKS_TQ: src = pairs(type, src, false, p); break;
     case TN_BLOCKS_Q1_0: src = small_bits(src, n32, p); break;
     case TN_BLOCKS_Q2_0: src = small_pairs(src, n32, p); break;
-    case TN_BLOCKS_NVFP4: src = nibbles(src, n32 * 4, 4, p, mxfp4_values); break;
+    case TN_BLOCKS_NVFP4: src = nibbles(type, src, n32 * 4, 4, p); break;
+    case TN_BLOCKS_IQ2_K:
+    case TN_BLOCKS_IQ2_KS: src = pairs(type, src, false, p); break;
+    case TN_BLOCKS_IQ3_K:
+    case TN_BLOCKS_IQ3_KS: src = pairs(type, src, true, p); break;
+    case TN_BLOCKS_IQ4_K:
+    case TN_BLOCKS_IQ4_KS: src = nibbles(type, src, 32, 4, p); break;
+    case TN_BLOCKS_IQ5_K:
+    case TN_BLOCKS_IQ5_KS: src = wide_fives(type, src, p); break;
+    case TN_BLOCKS_IQ6_K: src = wide_sixes(type, src, p); break;
+    case TN_BLOCKS_KT: src = bytes(src, 64, p); break;
 #endif
     default: break;
     }

@@ -4,6 +4,7 @@
 #include "base/rng.h"
 #include "base/status.h"
 #include "formats/code_books.h"
+#include "formats/ik_types.h"
 #include "formats/gguf.h"
 #include "lab/noise.h"
 #include "lab/shapes.h"
@@ -29,18 +30,20 @@ typedef struct fill {
     float scale, offset;
     uint8_t *out;
     uint64_t first, count; /* the part in memory */
+    uint64_t cols;         /* of a row */
 } fill;
 
 enum { FILL_ITEM = 1 << 14, PART = 1 << 22 }; /* values per item of the pool, per write */
 
 /* Whether blocks of a type are random bytes, whose scale gives their values the size they should have. */
 static bool random_blocks(tn_dtype d) {
-    return tn_code_type(d) || d == TN_Q1_0 || d == TN_Q2_0 || d == TN_NVFP4 || d == TN_MXFP4;
+    return tn_code_type(d) || tn_ik_type(d) || d == TN_Q1_0 || d == TN_Q2_0 || d == TN_NVFP4 || d == TN_MXFP4;
 }
 
 static void set_scale(tn_dtype d, uint8_t *block, float scale) {
     const uint16_t half = tn_f32_f16(scale);
-    if (tn_code_type(d)) tn_code_set_d(d, block, half);
+    if (tn_ik_type(d)) tn_ik_set_d(d, block, scale);
+    else if (tn_code_type(d)) tn_code_set_d(d, block, half);
     else if (d == TN_MXFP4) block[0] = (uint8_t)(scale > 0 ? 128 + (int)floorf(log2f(scale)) : 0);
     else if (d != TN_NVFP4) memcpy(block, &half, sizeof half);
     else memset(block, tn_f32_f16(scale / 128) >> 7 & 0x7f, 4);
@@ -60,6 +63,26 @@ static void random_block(const fill *f, uint64_t i_block, uint8_t *block) {
     tn_dequantise(f->dtype, block, v, (uint64_t)n);
     for (int i = 0; i < n; i++) square += v[i] * v[i] / (float)n;
     set_scale(f->dtype, block, square > 0 ? f->scale / sqrtf(square) : 0);
+}
+
+/* A row of a type whose rows have a head: random blocks, and the head that gives the first one's values their size. */
+static void random_row(const fill *f, uint64_t i_row, uint8_t *row) {
+    const size_t n_bytes = (size_t)tn_dtype_row_bytes(f->dtype, f->cols);
+    tn_rng r = {f->seed + i_row * 0x9e3779b97f4a7c15u};
+    for (size_t i = 0; i < n_bytes; i++) row[i] = (uint8_t)tn_rng_below(&r, 256);
+    float v[TN_IK_BLOCK], square = 0;
+    tn_ik_set_d(f->dtype, row, 1);
+    tn_dequantise(f->dtype, row, v, TN_IK_BLOCK);
+    for (int i = 0; i < TN_IK_BLOCK; i++) square += v[i] * v[i] / (float)TN_IK_BLOCK;
+    tn_ik_set_d(f->dtype, row, square > 0 ? f->scale / sqrtf(square) : 0);
+}
+
+/* Rows of such a type, one an item. */
+static void fill_row(void *arg, int i_item, int i_thread) {
+    (void)i_thread;
+    const fill *f = arg;
+    random_row(f, f->first / f->cols + (uint64_t)i_item,
+               f->out + (uint64_t)i_item * tn_dtype_row_bytes(f->dtype, f->cols));
 }
 
 static void fill_item(void *arg, int i_item, int i_thread) {
@@ -248,7 +271,8 @@ static tern_status produce(synth *s, int layer, tn_role role) {
     fill f = {.dtype = always_f32(role) ? TN_F32 : dtype_of(s, rows, cols),
               .seed = s->seed ^ (uint64_t)(layer + 2) << 40 ^ (uint64_t)role << 56,
               .n = (uint64_t)(rows * cols),
-              .out = s->buf};
+              .out = s->buf,
+              .cols = (uint64_t)cols};
     bool vector = rows == 1 || is_column(s, role) || role == TN_W_DELTA_NORM;
     f.scale = vector ? 0.02f : 1 / sqrtf((float)cols);
     if (s->spread && vector) f.scale = 0.25f;
@@ -285,11 +309,15 @@ static tern_status produce(synth *s, int layer, tn_role role) {
     if (role == TN_W_LOW_W_B) f.offset = -2, f.scale = 1;
     if (role == TN_W_LOW_A_B || role == TN_W_LOW_V_B) f.scale = 1;
     if (role == TN_W_WKV_KK || role == TN_W_WKV_KA) f.offset = 0.8f;
-    for (f.first = 0; f.first < f.n; f.first += PART) {
-        f.count = f.n - f.first < PART ? f.n - f.first : PART;
-        tn_pool_for(s->pool, (int)((f.count + FILL_ITEM - 1) / FILL_ITEM), fill_item, &f);
+    const bool by_rows = tn_dtype_head_bytes(f.dtype);
+    const uint64_t part = by_rows ? PART / f.cols * f.cols : PART;
+    for (f.first = 0; f.first < f.n; f.first += part) {
+        f.count = f.n - f.first < part ? f.n - f.first : part;
+        if (by_rows) tn_pool_for(s->pool, (int)(f.count / f.cols), fill_row, &f);
+        else tn_pool_for(s->pool, (int)((f.count + FILL_ITEM - 1) / FILL_ITEM), fill_item, &f);
         uint64_t bytes =
-            f.count / (uint64_t)tn_dtype_block(f.dtype) * (uint64_t)tn_dtype_block_bytes(f.dtype);
+            by_rows ? f.count / f.cols * tn_dtype_row_bytes(f.dtype, f.cols)
+                    : f.count / (uint64_t)tn_dtype_block(f.dtype) * (uint64_t)tn_dtype_block_bytes(f.dtype);
         TN_TRY(tn_gguf_write(s->w, s->buf, bytes, s->err));
     }
     return TERN_OK;
@@ -588,11 +616,15 @@ tn_dtype tn_synth_type(const char *name) {
     static const struct {
         const char *name;
         tn_dtype dtype;
-    } types[] = {{"f32", TN_F32},     {"f16", TN_F16},         {"q8_0", TN_Q8_0},       {"q4_0", TN_Q4_0},
-                 {"iq1_s", TN_IQ1_S}, {"iq1_m", TN_IQ1_M},     {"iq2_xxs", TN_IQ2_XXS}, {"iq2_xs", TN_IQ2_XS},
-                 {"iq2_s", TN_IQ2_S}, {"iq3_xxs", TN_IQ3_XXS}, {"iq3_s", TN_IQ3_S},     {"tq1_0", TN_TQ1_0},
-                 {"tq2_0", TN_TQ2_0}, {"q1_0", TN_Q1_0},       {"q2_0", TN_Q2_0},       {"nvfp4", TN_NVFP4},
-                 {"mxfp4", TN_MXFP4}};
+    } types[] = {
+        {"f32", TN_F32},       {"f16", TN_F16},         {"q8_0", TN_Q8_0},       {"q4_0", TN_Q4_0},
+        {"iq1_s", TN_IQ1_S},   {"iq1_m", TN_IQ1_M},     {"iq2_xxs", TN_IQ2_XXS}, {"iq2_xs", TN_IQ2_XS},
+        {"iq2_s", TN_IQ2_S},   {"iq3_xxs", TN_IQ3_XXS}, {"iq3_s", TN_IQ3_S},     {"tq1_0", TN_TQ1_0},
+        {"tq2_0", TN_TQ2_0},   {"q1_0", TN_Q1_0},       {"q2_0", TN_Q2_0},       {"nvfp4", TN_NVFP4},
+        {"mxfp4", TN_MXFP4},   {"iq2_k", TN_IQ2_K},     {"iq3_k", TN_IQ3_K},     {"iq4_k", TN_IQ4_K},
+        {"iq5_k", TN_IQ5_K},   {"iq6_k", TN_IQ6_K},     {"iq4_ks", TN_IQ4_KS},   {"iq4_kss", TN_IQ4_KSS},
+        {"iq5_ks", TN_IQ5_KS}, {"iq2_ks", TN_IQ2_KS},   {"iq3_ks", TN_IQ3_KS},   {"iq2_kl", TN_IQ2_KL},
+        {"iq1_kt", TN_IQ1_KT}, {"iq2_kt", TN_IQ2_KT},   {"iq3_kt", TN_IQ3_KT},   {"iq4_kt", TN_IQ4_KT}};
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
         if (!strcmp(types[i].name, name)) return types[i].dtype;
     }

@@ -7,7 +7,8 @@
 #include "formats/tensor.h"
 
 /* Writes the model `name` ("qwen2.5-0.5b", "tiny-llama", ...; tn_synth_name lists them) to path, with weights
- * of type F32, F16, Q8_0 or Q4_0, or random blocks of IQ1 to IQ3, TQ, Q1_0, Q2_0, NVFP4 or MXFP4, and vectors in F32. The same seed gives the same bytes whatever the threads.
+ * of type F32, F16, Q8_0 or Q4_0, or random blocks of IQ1 to IQ3, TQ, Q1_0, Q2_0, NVFP4, MXFP4 or ik_llama.cpp's
+ * types, and vectors in F32. The same seed gives the same bytes whatever the threads.
  * Progress is "synth". */
 tern_status tn_synth(tn_ctx *ctx, tn_pool *pool, const char *name, const char *path, uint64_t seed,
                      tn_dtype dtype, tern_error *err);

@@ -4,6 +4,7 @@
 #include "base/status.h"
 #include "formats/code_books.h"
 #include "formats/gguf.h"
+#include "formats/ik_types.h"
 
 #include <string.h>
 
@@ -13,19 +14,26 @@ static const struct {
     tn_dtype dtype;
     tn_blocks_type type;
 } types[] = {
-    {TN_Q8_0, TN_BLOCKS_Q8_0},       {TN_Q4_0, TN_BLOCKS_Q4_0},     {TN_Q4_1, TN_BLOCKS_Q4_1},
-    {TN_Q5_0, TN_BLOCKS_Q5_0},       {TN_Q5_1, TN_BLOCKS_Q5_1},     {TN_Q2_K, TN_BLOCKS_Q2_K},
-    {TN_Q3_K, TN_BLOCKS_Q3_K},       {TN_Q4_K, TN_BLOCKS_Q4_K},     {TN_Q5_K, TN_BLOCKS_Q5_K},
-    {TN_Q6_K, TN_BLOCKS_Q6_K},       {TN_IQ4_NL, TN_BLOCKS_IQ4_NL}, {TN_IQ4_XS, TN_BLOCKS_IQ4_XS},
-    {TN_MXFP4, TN_BLOCKS_MXFP4},     {TN_IQ1_S, TN_BLOCKS_IQ1},     {TN_IQ1_M, TN_BLOCKS_IQ1},
-    {TN_IQ2_XXS, TN_BLOCKS_IQ2},     {TN_IQ2_XS, TN_BLOCKS_IQ2},    {TN_IQ2_S, TN_BLOCKS_IQ2},
-    {TN_IQ3_XXS, TN_BLOCKS_IQ3_XXS}, {TN_IQ3_S, TN_BLOCKS_IQ3_S},   {TN_TQ1_0, TN_BLOCKS_TQ},
-    {TN_TQ2_0, TN_BLOCKS_TQ},        {TN_Q1_0, TN_BLOCKS_Q1_0},     {TN_Q2_0, TN_BLOCKS_Q2_0},
-    {TN_NVFP4, TN_BLOCKS_NVFP4},
+    {TN_Q8_0, TN_BLOCKS_Q8_0},       {TN_Q4_0, TN_BLOCKS_Q4_0},      {TN_Q4_1, TN_BLOCKS_Q4_1},
+    {TN_Q5_0, TN_BLOCKS_Q5_0},       {TN_Q5_1, TN_BLOCKS_Q5_1},      {TN_Q2_K, TN_BLOCKS_Q2_K},
+    {TN_Q3_K, TN_BLOCKS_Q3_K},       {TN_Q4_K, TN_BLOCKS_Q4_K},      {TN_Q5_K, TN_BLOCKS_Q5_K},
+    {TN_Q6_K, TN_BLOCKS_Q6_K},       {TN_IQ4_NL, TN_BLOCKS_IQ4_NL},  {TN_IQ4_XS, TN_BLOCKS_IQ4_XS},
+    {TN_MXFP4, TN_BLOCKS_MXFP4},     {TN_IQ1_S, TN_BLOCKS_IQ1},      {TN_IQ1_M, TN_BLOCKS_IQ1},
+    {TN_IQ2_XXS, TN_BLOCKS_IQ2},     {TN_IQ2_XS, TN_BLOCKS_IQ2},     {TN_IQ2_S, TN_BLOCKS_IQ2},
+    {TN_IQ3_XXS, TN_BLOCKS_IQ3_XXS}, {TN_IQ3_S, TN_BLOCKS_IQ3_S},    {TN_TQ1_0, TN_BLOCKS_TQ},
+    {TN_TQ2_0, TN_BLOCKS_TQ},        {TN_Q1_0, TN_BLOCKS_Q1_0},      {TN_Q2_0, TN_BLOCKS_Q2_0},
+    {TN_NVFP4, TN_BLOCKS_NVFP4},     {TN_IQ2_K, TN_BLOCKS_IQ2_K},    {TN_IQ3_K, TN_BLOCKS_IQ3_K},
+    {TN_IQ4_K, TN_BLOCKS_IQ4_K},     {TN_IQ5_K, TN_BLOCKS_IQ5_K},    {TN_IQ6_K, TN_BLOCKS_IQ6_K},
+    {TN_IQ4_KS, TN_BLOCKS_IQ4_KS},   {TN_IQ4_KSS, TN_BLOCKS_IQ4_KS}, {TN_IQ5_KS, TN_BLOCKS_IQ5_KS},
+    {TN_IQ2_KS, TN_BLOCKS_IQ2_KS},   {TN_IQ3_KS, TN_BLOCKS_IQ3_KS},  {TN_IQ2_KL, TN_BLOCKS_IQ3_KS},
+    {TN_IQ1_KT, TN_BLOCKS_KT},       {TN_IQ2_KT, TN_BLOCKS_KT},      {TN_IQ3_KT, TN_BLOCKS_KT},
+    {TN_IQ4_KT, TN_BLOCKS_KT},
 };
 
 /* Whether a type's rows are other ones than those that its tiles are made of. */
-static bool has_other_rows(tn_dtype d) { return tn_code_type(d) && d != TN_TQ2_0; }
+static bool has_other_rows(tn_dtype d) {
+    return (tn_code_type(d) && d != TN_TQ2_0) || tn_dtype_head_bytes(d);
+}
 
 static bool type_of(tn_dtype d, tn_blocks_type *out) {
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
@@ -97,7 +105,7 @@ typedef struct load_job {
     const uint8_t *first; /* of the file's rows that are in copy */
     tn_dtype dtype;
     uint8_t *
-        turned; /* types of code books: [threads][TN_BLOCKS_N] rows of numbers (tn_blocks_from_codes); else NULL */
+        turned; /* types of other rows: [threads][TN_BLOCKS_N] of them (tn_blocks_from_codes, _from_ik); else NULL */
     _Atomic int64_t bad_row; /* -1: none; relaxed: read when the loop has ended */
 } load_job;
 
@@ -107,13 +115,30 @@ static const uint8_t *file_row(const load_job *j, int64_t n) {
 
 /* A file's row as tn_blocks_repack takes it. */
 static void turn_row(const load_job *j, const uint8_t *row, uint8_t *out) {
+    const int32_t head = tn_dtype_head_bytes(j->dtype);
+    const float d = head ? tn_ik_d(j->dtype, row) : 0;
     tn_code_block b;
+    row += head;
+    for (int32_t k = 0; head && k < j->l->k; k += TN_IK_BLOCK) {
+        tn_ik_block ik;
+        tn_ik_read(j->dtype, row, &ik);
+        tn_blocks_from_ik(j->l->blocks_type, ik.code, ik.scale, ik.second, d, out);
+        row += tn_dtype_block_bytes(j->dtype);
+        out += tn_blocks_traits_of[j->l->blocks_type].bytes;
+    }
+    if (head) return;
     for (int32_t k = 0; k < j->l->k; k += TN_CODE_BLOCK) {
         tn_code_read(j->dtype, row, &b);
         tn_blocks_from_codes(j->l->blocks_type, b.code, b.scale, b.d, out);
         row += tn_dtype_block_bytes(j->dtype);
         out += tn_blocks_traits_of[j->l->blocks_type].bytes;
     }
+}
+
+static bool row_finite(const load_job *j, const uint8_t *row) {
+    if (!j->turned) return tn_blocks_finite(j->l->blocks_type, row, j->row_bytes);
+    return tn_ik_type(j->dtype) ? tn_ik_finite(j->dtype, row, j->row_bytes)
+                                : tn_code_finite(j->dtype, row, j->row_bytes);
 }
 
 static void load_item(void *arg, int i_item, int i_thread) {
@@ -132,8 +157,7 @@ static void load_item(void *arg, int i_item, int i_thread) {
         for (size_t i = 0; i < n_rows; i++) {
             if (j->copy) rows[i] = j->copy + (file_row(j, n + (int64_t)i) - j->first);
             else rows[i] = mine ? mine + i * j->row_bytes : file_row(j, n + (int64_t)i);
-            if (j->turned ? !tn_code_finite(j->dtype, rows[i], j->row_bytes)
-                          : !tn_blocks_finite(l->blocks_type, rows[i], j->row_bytes))
+            if (!row_finite(j, rows[i]))
                 atomic_store_explicit(&j->bad_row, n + (int64_t)i, memory_order_relaxed);
             if (!j->turned) continue;
             uint8_t *turned = j->turned + (size_t)i_thread * turned_bytes + i * (turned_bytes / TN_BLOCKS_N);
@@ -145,7 +169,7 @@ static void load_item(void *arg, int i_item, int i_thread) {
 }
 
 static size_t row_bytes_of(const tn_tensor *t, int64_t k) {
-    return (size_t)(k / tn_dtype_block(t->dtype)) * (size_t)tn_dtype_block_bytes(t->dtype);
+    return (size_t)tn_dtype_row_bytes(t->dtype, (uint64_t)k);
 }
 
 static tern_status check_numbers(const load_job *j, tern_error *err) {

@@ -1,7 +1,8 @@
 /* model/blocks.h - linears whose weights stay in the file's blocks (scheme "blocks").
  * The file's bytes are read once, turned to tiles and let go: memory holds one copy, of the file's size. Types of code
  * books (formats/code_books.h) take more, because a product names its values one by one: 3.3 bits a weight for IQ1 and
- * IQ2, 4.2 for IQ3, 2.1 for TQ. */
+ * IQ2, 4.2 for IQ3, 2.1 for TQ. So do ik_llama.cpp's types whose rows have a head (formats/ik_types.h): its number lies in
+ * every block, and of trellises the values are kept in 8.4 bits. */
 #ifndef TN_MODEL_BLOCKS_H
 #define TN_MODEL_BLOCKS_H
 

@@ -178,8 +178,7 @@ static const uint8_t *part_of(const tn_file_experts *x, int32_t layer, int i, in
     *n_bytes = 0;
     if (!l || !tn_source_rows_in_order(x->src, layer, role_of(i))) return NULL;
     const tn_tensor *t = tn_source_tensor(x->src, layer, role_of(i));
-    *n_bytes = (uint64_t)l->n * (uint64_t)(l->k / tn_dtype_block(t->dtype)) *
-               (uint64_t)tn_dtype_block_bytes(t->dtype);
+    *n_bytes = (uint64_t)l->n * tn_dtype_row_bytes(t->dtype, (uint64_t)l->k);
     return tn_source_row(x->src, layer, role_of(i), (int64_t)e * l->n);
 }
 

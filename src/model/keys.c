@@ -80,7 +80,8 @@ static const struct {
     {"hidden_act", NULL, NULL, 0},
     {NULL, "hidden_act", sub_norms, 0},
     {NULL, "hidden_activation", modern, 0},
-    {"quantization_config", NULL, sub_norms, 0}, /* tn_arch_ternary_hf looks at it */
+    {"quantization_config", NULL, NULL, 0}, /* tn_packing_hf and tn_arch_ternary_hf look at them */
+    {"quantization", NULL, NULL, 0},
     {"hidden_activation", NULL, NULL, 0},
     {"activation_function", NULL, NULL, 0},
     {"tie_word_embeddings", NULL, NULL, 0},

@@ -10,6 +10,7 @@
 #include "model/folder_text.h"
 #include "model/gguf_vocab.h"
 #include "model/head_tensors.h"
+#include "model/packed.h"
 #include "model/place.h"
 #include "model/ternary.h"
 #include "model/wrapped.h"
@@ -31,6 +32,7 @@ struct tn_source {
     tn_model_file file;     /* of the above */
     float by[TN_W_N_ROLES]; /* see tn_arch_multipliers_hf */
     bool ternary;           /* see tn_arch_ternary_hf */
+    char packing[48];       /* see tn_packing_apply; "": weights are as they are */
     tn_place *places;       /* [n_layers + 1 + n_next][TN_W_N_ROLES], model level first */
     char path[512];
     char description[64];
@@ -193,9 +195,10 @@ static tern_status find_place(tn_source *s, int layer, tn_role role, tern_error 
                "%s: tensor %s at offset %" PRIu64 " is %" PRIu64 " x %" PRIu64
                ", the hyperparameters want %" PRIu64 " x %" PRIu64,
                t->file, t->name, t->off_bytes, t->dims[0], t->dims[1], n0, n1);
-    TN_FAIL_IF((rows == 1 || p->turned) && tn_dtype_block(t->dtype) != 1, err, TERN_E_UNSUPPORTED,
-               "%s: vector %s at offset %" PRIu64 " is stored as %s", t->file, t->name, t->off_bytes,
-               tn_dtype_name(t->dtype));
+    TN_FAIL_IF((rows == 1 || p->turned || (p->crossed && t->packed)) &&
+                   (tn_dtype_block(t->dtype) != 1 || t->packed),
+               err, TERN_E_UNSUPPORTED, "%s: vector %s at offset %" PRIu64 " is stored as %s", t->file,
+               t->name, t->off_bytes, t->packed ? s->packing : tn_dtype_name(t->dtype));
     bool is_norm = role == TN_W_OUT_NORM || role == TN_W_ATTN_NORM || role == TN_W_FFN_NORM ||
                    role == TN_W_ATTN_POST_NORM || role == TN_W_FFN_POST_NORM || role == TN_W_Q_NORM ||
                    role == TN_W_K_NORM || (tn_role_of_next(role) && rows == 1);
@@ -324,9 +327,8 @@ double tn_source_bits(const tn_source *s) {
     for (int layer = 0; layer < s->h.n_layers; layer++) {
         for (tn_role role = 0; role < TN_W_N_ROLES; role++) {
             const tn_tensor *t = tn_source_tensor(s, layer, role);
-            if (!t || tn_dtype_block(t->dtype) == 1) continue;
-            values +=
-                (double)(t->size_bytes / (uint64_t)tn_dtype_block_bytes(t->dtype)) * tn_dtype_block(t->dtype);
+            if (!t || (tn_dtype_block(t->dtype) == 1 && !t->packed)) continue;
+            values += (double)tn_tensor_values(t);
             bits += 8.0 * (double)t->size_bytes;
         }
     }
@@ -341,7 +343,9 @@ static void describe(tn_source *s) {
     if (s->gguf)
         snprintf(s->description, sizeof s->description, "GGUF v%u, %s", tn_gguf_version(s->gguf),
                  tn_dtype_name(t->dtype));
-    else snprintf(s->description, sizeof s->description, "safetensors, %s", tn_dtype_name(t->dtype));
+    else
+        snprintf(s->description, sizeof s->description, "safetensors, %s",
+                 *s->packing ? s->packing : tn_dtype_name(t->dtype));
 }
 
 tern_status tn_source_head_ids(const tn_source *s, int32_t *ids, tern_error *err) {
@@ -459,19 +463,20 @@ static tern_status open_folder(tn_source *s, const char *path, bool head, tern_e
     char file[4096];
     TN_FAIL_IF((size_t)snprintf(file, sizeof file, "%s/config.json", path) >= sizeof file, err,
                TERN_E_INVALID, "%s: path too long", path);
-    json_t *config;
+    json_t *config = NULL, *whole;
     TN_FAIL_IF(!exists(path, "config.json") && exists(path, "adapter_config.json"), err, TERN_E_INVALID,
                "%s: an adapter, not a model: open its model with the option lora", path);
     if (!exists(path, "config.json")) return no_config(path, err);
-    json_t *whole;
     TN_TRY(tn_json_read(file, 0, &whole, err));
+    tn_packing_plan plan;
     tern_status st = tn_wrapped_config(whole, file, &config, err);
-    json_decref(whole);
-    TN_TRY(st);
-    st = tn_renamed_config(&config, file, err);
+    if (st == TERN_OK) st = tn_renamed_config(&config, file, err);
     if (st == TERN_OK) st = check_kind(path, tn_arch_of_head_hf(config), head, err);
     if (st == TERN_OK) st = (head ? read_head : read_config)(s, config, file, err);
+    if (st == TERN_OK) st = tn_packing_hf(tn_packing_told(config) ? config : whole, file, &plan, err);
     if (st == TERN_OK) st = tn_safetensors_open(s->ctx, path, &s->st, err);
+    if (st == TERN_OK) st = tn_packing_apply(s->ctx, &plan, file, s->st, s->packing, sizeof s->packing, err);
+    json_decref(whole); /* the plan is of it */
     if (st == TERN_OK) st = tn_arch_next(s->arch, file, s->h.n_next, has_next(s->st), &s->h, err);
     if (st == TERN_OK && !s->h.n_next && has_next(s->st))
         leave_next(s, "is not supported for architecture", s->arch->name);
@@ -633,8 +638,7 @@ static tern_status read_crossed(const tn_source *s, const tn_place *p, const uin
                                 int64_t row1, float *dst, tern_error *err) {
     float column[1024];
     const int64_t rank = s->h.latent.rank, n = p->group_rows;
-    const uint64_t row_bytes =
-        (uint64_t)(rank / tn_dtype_block(p->t->dtype)) * (uint64_t)tn_dtype_block_bytes(p->t->dtype);
+    const uint64_t row_bytes = tn_dtype_row_bytes(p->t->dtype, (uint64_t)rank);
     for (int64_t head = row0 / rank; head * rank < row1; head++) {
         const int64_t first = row0 > head * rank ? row0 - head * rank : 0,
                       end = row1 < (head + 1) * rank ? row1 - head * rank : rank;
@@ -665,6 +669,21 @@ static tern_status read_columns(const tn_source *s, const tn_place *p, const uin
         }
     }
     return check_whole(s, err);
+}
+
+/* The tensor that holds a row of a role, and the row's number in it. */
+static const tn_tensor *tensor_of_row(const tn_source *s, int layer, tn_role role, int64_t *row) {
+    const tn_place *p = place_of(s, layer, role);
+    int64_t rows, cols;
+    tn_role_shape(&s->h, layer, role, &rows, &cols);
+    if (!p->experts) {
+        *row = tn_place_row(&s->file, p, *row);
+        return p->t;
+    }
+    const int64_t each = rows / s->h.n_experts;
+    const tn_tensor *t = p->experts[*row / each];
+    *row %= each;
+    return t;
 }
 
 tern_status tn_source_read_from(const tn_source *s, int layer, tn_role role, const uint8_t *tensor,
@@ -701,8 +720,11 @@ tern_status tn_source_read_from(const tn_source *s, int layer, tn_role role, con
     }
     for (int64_t r = row0; r < row1; r++) {
         float *out = dst + (r - row0) * cols;
-        const uint8_t *row = tn_source_row(s, layer, role, r);
-        tn_dequantise(d, p->experts ? row : tensor + (row - p->t->data), out, (uint64_t)cols);
+        int64_t at = r;
+        const tn_tensor *t = tensor_of_row(s, layer, role, &at);
+        const uint64_t at_bytes = (uint64_t)at * tn_dtype_row_bytes(d, (uint64_t)cols);
+        if (t->packed) tn_packed_row(t->packed, (uint64_t)at, out);
+        else tn_dequantise(d, (p->experts ? t->data : tensor) + at_bytes, out, (uint64_t)cols);
         for (int64_t c = 0; p->scale != 0 && c < cols; c++) out[c] *= p->scale;
         if (p->ternary > 0) tn_ternary_row(p, out, cols);
         TN_TRY(check_whole(s, err));
@@ -765,33 +787,28 @@ const tn_tensor *tn_source_tensor(const tn_source *s, int layer, tn_role role) {
 }
 
 const uint8_t *tn_source_row(const tn_source *s, int layer, tn_role role, int64_t row) {
-    const tn_place *p = place_of(s, layer, role);
-    const tn_tensor *t = p->t;
     int64_t rows, cols;
     tn_role_shape(&s->h, layer, role, &rows, &cols);
-    if (p->experts) {
-        int64_t each = rows / s->h.n_experts;
-        t = p->experts[row / each];
-        row %= each;
-    } else {
-        row = tn_place_row(&s->file, p, row);
-    }
-    uint64_t row_bytes =
-        (uint64_t)(cols / tn_dtype_block(t->dtype)) * (uint64_t)tn_dtype_block_bytes(t->dtype);
-    return t->data + (uint64_t)row * row_bytes;
+    const tn_tensor *t = tensor_of_row(s, layer, role, &row);
+    assert(!t->packed);
+    return t->data + (uint64_t)row * tn_dtype_row_bytes(t->dtype, (uint64_t)cols);
 }
 
 bool tn_source_rows_in_order(const tn_source *s, int layer, tn_role role) {
     const tn_place *p = place_of(s, layer, role);
-    return !p->experts && !p->parts[0] && !p->group_rows && !p->permuted_heads;
+    return !p->t->packed && !p->experts && !p->parts[0] && !p->group_rows && !p->permuted_heads;
+}
+
+static void release(const tn_tensor *t) {
+    if (t->packed) t = &t->packed->q;
+    tn_file_release(t->data, t->size_bytes);
 }
 
 void tn_source_release(const tn_source *s, int layer) {
     for (tn_role role = 0; role < TN_W_N_ROLES; role++) {
         const tn_tensor *t = tn_source_has(s, layer, role) ? place_of(s, layer, role)->t : NULL;
-        if (t) tn_file_release(t->data, t->size_bytes);
+        if (t) release(t);
         const tn_tensor **experts = t ? place_of(s, layer, role)->experts : NULL;
-        for (int32_t e = 1; experts && e < s->h.n_experts; e++)
-            tn_file_release(experts[e]->data, experts[e]->size_bytes);
+        for (int32_t e = 1; experts && e < s->h.n_experts; e++) release(experts[e]);
     }
 }

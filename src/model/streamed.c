@@ -370,7 +370,7 @@ static tern_status read_rows(tn_streamed *s, const int32_t *ids, int32_t n, size
 static tern_status widen_rows(tn_streamed *s, tn_streamed_rows *r, tern_error *err) {
     const tn_tensor *t = tn_source_tensor(s->src, -1, TN_W_EMBD);
     const size_t k = (size_t)tn_source_hparams(s->src)->n_embd,
-                 row_bytes = k / (size_t)tn_dtype_block(t->dtype) * (size_t)tn_dtype_block_bytes(t->dtype);
+                 row_bytes = (size_t)tn_dtype_row_bytes(t->dtype, k);
     uint8_t *bytes = tn_alloc(s->ctx, TN_MEM_OTHER, (size_t)r->n, row_bytes);
     r->values = tn_alloc(s->ctx, TN_MEM_OTHER, (size_t)r->n * k, sizeof *r->values);
     tern_status st = bytes && r->values

@@ -101,8 +101,7 @@ typedef struct job {
 /* The place of a role's row in the file's tensor, of which the role may be a part. */
 static uint64_t file_row(const job *j, int64_t row) {
     const tn_tensor *t = tn_source_tensor(j->w->p->src, j->layer, j->role);
-    const uint64_t row_bytes =
-        (uint64_t)(j->f->k / tn_dtype_block(t->dtype)) * (uint64_t)tn_dtype_block_bytes(t->dtype);
+    const uint64_t row_bytes = tn_dtype_row_bytes(t->dtype, (uint64_t)j->f->k);
     return (uint64_t)(tn_source_row(j->w->p->src, j->layer, j->role, row) - t->data) / row_bytes;
 }
 
@@ -251,9 +250,8 @@ static void anew(writing *w, int layer, tn_role role, int64_t k, tn_dtype dtype)
     if (t->anew) return;
     t->anew = true;
     t->dtype = dtype = type_of_width(dtype, k);
-    t->n_bytes = t->from->size_bytes / (uint64_t)tn_dtype_block_bytes(t->from->dtype) *
-                 (uint64_t)tn_dtype_block(t->from->dtype) / (uint64_t)tn_dtype_block(dtype) *
-                 (uint64_t)tn_dtype_block_bytes(dtype);
+    t->n_bytes =
+        tn_tensor_values(t->from) / (uint64_t)tn_dtype_block(dtype) * (uint64_t)tn_dtype_block_bytes(dtype);
 }
 
 static tern_status plan(writing *w) {

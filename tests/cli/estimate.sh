@@ -41,7 +41,7 @@ def make(kind):
     return path
 
 
-for kind in "f32 f16 bf16 q4_0 q4_1 q5_0 q5_1 q8_0 q2_k q3_k q4_k q5_k q6_k iq4_nl iq4_xs mxfp4 iq1_s iq1_m iq2_xxs iq2_xs iq2_s iq3_xxs iq3_s tq1_0 tq2_0 q1_0 q2_0 nvfp4 q8_k".split():
+for kind in "f32 f16 bf16 q4_0 q4_1 q5_0 q5_1 q8_0 q2_k q3_k q4_k q5_k q6_k iq4_nl iq4_xs mxfp4 iq1_s iq1_m iq2_xxs iq2_xs iq2_s iq3_xxs iq3_s tq1_0 tq2_0 q1_0 q2_0 nvfp4 q8_k iq2_k iq4_k iq6_k iq4_kss iq2_ks iq3_kt".split():
     path = make(kind)
     compare(kind, path, "--pack", "never")
     if kind in ("q4_0", "q4_k", "iq2_xxs"):  # of several kinds of blocks: loaded before the prompt, widened, and in two files, which do not stream

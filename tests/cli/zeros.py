@@ -5,11 +5,12 @@
 """
 import os, struct, sys
 
-# ggml's number, values and bytes of a block
+# ggml's number, values and bytes of a block, bytes of a row before its blocks
 TYPES = {"f32": (0, 1, 4), "f16": (1, 1, 2), "bf16": (30, 1, 2), "q4_0": (2, 32, 18), "q4_1": (3, 32, 20), "q5_0": (6, 32, 22), "q5_1": (7, 32, 24), "q8_0": (8, 32, 34),
          "q2_k": (10, 256, 84), "q3_k": (11, 256, 110), "q4_k": (12, 256, 144), "q5_k": (13, 256, 176), "q6_k": (14, 256, 210), "iq4_nl": (20, 32, 18), "iq4_xs": (23, 256, 136), "mxfp4": (39, 32, 17),
          "iq2_xxs": (16, 256, 66), "iq2_xs": (17, 256, 74), "iq3_xxs": (18, 256, 98), "iq1_s": (19, 256, 50), "iq3_s": (21, 256, 110), "iq2_s": (22, 256, 82), "iq1_m": (29, 256, 56),
          "tq1_0": (34, 256, 54), "tq2_0": (35, 256, 66), "nvfp4": (40, 64, 36), "q1_0": (41, 128, 18), "q2_0": (42, 64, 18), "q8_k": (15, 256, 292),
+         "iq2_k": (137, 256, 76), "iq4_k": (139, 256, 144), "iq6_k": (141, 256, 212), "iq4_kss": (146, 256, 128, 4), "iq2_ks": (145, 256, 70, 2), "iq3_kt": (154, 256, 100, 4),
          "random": (1, 1, 2)}
 EMBD, FF, LAYERS, HEADS = 512, 1536, 16, 8
 SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
@@ -61,10 +62,10 @@ def main():
                                                                   ("attn_output", [EMBD, EMBD]), ("ffn_gate", [EMBD, FF]), ("ffn_up", [EMBD, FF]), ("ffn_down", [FF, EMBD])]]
     head, offset = b"", 0
     for name, dims in tensors:
-        t, values, size = TYPES[kind if len(dims) > 1 else "f32"]
+        t, values, size, *row = TYPES[kind if len(dims) > 1 else "f32"]
         head += struct.pack("<Q", len(name)) + name.encode() + struct.pack("<I", len(dims)) + b"".join(struct.pack("<Q", d) for d in dims) + struct.pack("<IQ", t, offset)
         n = dims[0] * (dims[1] if len(dims) > 1 else 1)
-        offset += (n // values * size + 31) // 32 * 32
+        offset += (n // values * size + sum(row) * (dims[1] if row else 0) + 31) // 32 * 32
     head = b"GGUF" + struct.pack("<IQQ", version, len(tensors), len(keys)) + b"".join(keys) + head
     head += bytes(-len(head) % 32)
     with open(out, "wb") as f:

@@ -114,14 +114,15 @@ static void as_loaded_whole(void **state) {
  * others tiles are larger than the file, which is loaded whole. */
 static void types_that_are_reordered(void **state) {
     (void)state;
-    static const tn_dtype types[] = {TN_Q1_0, TN_Q2_0, TN_NVFP4, TN_MXFP4, TN_TQ2_0, TN_IQ2_XS, TN_TQ1_0};
+    static const tn_dtype types[] = {TN_Q1_0,  TN_Q2_0,  TN_NVFP4, TN_MXFP4,  TN_TQ2_0, TN_IQ2_K,  TN_IQ3_K,
+                                     TN_IQ4_K, TN_IQ5_K, TN_IQ6_K, TN_IQ2_XS, TN_TQ1_0, TN_IQ4_KS, TN_IQ2_KT};
     static float want[N_VOCAB_MAX], got[N_VOCAB_MAX];
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
         char path[FIXTURE_PATH];
         fixture_model(path, "streamed-types.gguf", i % 2 ? "tiny-llama+256" : "tiny-qwen3moe+256", 7 + i,
                       types[i]);
         tern_engine *whole = open_as(path, "sequential", NULL), *e = open_as(path, "stream", NULL);
-        if (!e->model->streamed != (i > 4)) fail_msg("%s: streamed or not", tn_dtype_name(types[i]));
+        if (!e->model->streamed != (i > 9)) fail_msg("%s: streamed or not", tn_dtype_name(types[i]));
         logits(whole, want);
         logits(e, got);
         if (memcmp(got, want, n_vocab(e) * sizeof *got)) fail_msg("%s: other bits", tn_dtype_name(types[i]));

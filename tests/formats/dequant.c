@@ -1,10 +1,12 @@
 /* Do the stored types widen, bit for bit, to the values their definition gives
  * (tests/oracle/dequant_oracle.py, an independent implementation) and to those of ggml's reference
- * (dequant_vectors.bin; regenerate with tests/oracle/dequant_vectors.py), and do values survive the way to
+ * (dequant_vectors.bin; regenerate with tests/oracle/dequant_vectors.py), ik_llama.cpp's own types to those of its
+ * reference (ik_vectors.bin, tests/oracle/ik_vectors.py), and do values survive the way to
  * Q8_0 and back within half a step? */
 #include "base/half.h"
 #include "base/rng.h"
 #include "formats/gguf.h"
+#include "formats/ik_types.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -51,14 +53,14 @@ static void every_type_matches_its_definition(void **state) {
         free(got);
     }
     fclose(f);
-    for (int d = 0; d < TN_N_DTYPES; d++) assert_true(seen[d]);
+    for (int d = 0; d < TN_IQ2_K; d++) assert_true(seen[d]);
 }
 
 static void every_type_equals_ggml(void **state) {
     (void)state;
     FILE *f = fopen(TN_SOURCE_DIR "/tests/formats/dequant_vectors.bin", "rb");
     assert_non_null(f);
-    for (int t = TN_Q8_0; t < TN_N_DTYPES; t++) {
+    for (int t = TN_Q8_0; t < TN_IQ2_K; t++) {
         tn_dtype d = (tn_dtype)t;
         uint8_t blocks[2 * 292];
         float want[512], got[512];
@@ -71,6 +73,46 @@ static void every_type_equals_ggml(void **state) {
                 fail_msg("%s value %zu: %.9g, want %.9g", tn_dtype_name(d), i, (double)got[i],
                          (double)want[i]);
         }
+    }
+    assert_int_equal(fgetc(f), EOF);
+    fclose(f);
+}
+
+/* The whole row, its beginning, and a row from its second block on where rows have no head. */
+static void ik_types_equal_its_reference(void **state) {
+    (void)state;
+    enum { BLOCKS = 3, N = BLOCKS * TN_IK_BLOCK };
+    FILE *f = fopen(TN_SOURCE_DIR "/tests/formats/ik_vectors.bin", "rb");
+    assert_non_null(f);
+    for (int t = TN_IQ2_K; t < TN_N_DTYPES; t++) {
+        tn_dtype d = (tn_dtype)t;
+        const size_t head = (size_t)tn_dtype_head_bytes(d), block = (size_t)tn_dtype_block_bytes(d);
+        const size_t n_bytes = (size_t)tn_dtype_row_bytes(d, N);
+        uint8_t *row = malloc(n_bytes); /* exact: reads beyond it are seen by ASan */
+        float want[N], got[N], some[TN_IK_BLOCK];
+        assert_true(tn_ik_type(d));
+        assert_int_equal(n_bytes, head + BLOCKS * block);
+        assert_int_equal(fread(row, 1, n_bytes, f), n_bytes);
+        assert_int_equal(fread(want, 4, N, f), N);
+        tn_dequantise(d, row, got, N);
+        for (size_t i = 0; i < N; i++) {
+            tn_ik_block b;
+            tn_ik_read(d, row + head + i / TN_IK_BLOCK * block, &b);
+            const float unit = tn_ik_d(d, head ? row : row + i / TN_IK_BLOCK * block) *
+                               (float)b.scale[i % TN_IK_BLOCK / TN_IK_GROUP];
+            /* IQ6_K's reference is a polynomial within half a step of the table */
+            const float off = d == TN_IQ6_K ? 0.51f * fabsf(unit) : 0;
+            if (!(fabsf(got[i] - want[i]) <= off))
+                fail_msg("%s value %zu: %.9g, want %.9g", tn_dtype_name(d), i, (double)got[i],
+                         (double)want[i]);
+        }
+        tn_dequantise(d, row, some, TN_IK_BLOCK);
+        assert_memory_equal(some, got, sizeof some);
+        if (!head) {
+            tn_dequantise(d, row + block, some, TN_IK_BLOCK);
+            assert_memory_equal(some, got + TN_IK_BLOCK, sizeof some);
+        }
+        free(row);
     }
     assert_int_equal(fgetc(f), EOF);
     fclose(f);
@@ -125,7 +167,9 @@ static void q8_0_is_within_half_a_step(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(every_type_matches_its_definition),
                                        cmocka_unit_test(every_type_equals_ggml),
-                                       cmocka_unit_test(plain_types), cmocka_unit_test(every_half),
+                                       cmocka_unit_test(ik_types_equal_its_reference),
+                                       cmocka_unit_test(plain_types),
+                                       cmocka_unit_test(every_half),
                                        cmocka_unit_test(q8_0_is_within_half_a_step)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -19,7 +19,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         float block[256];
         if (!tn_gguf_tensor(g, t->name)) abort();
         if (t->dtype == TN_N_DTYPES) continue; /* whole numbers */
+        const uint64_t head = (uint64_t)tn_dtype_head_bytes(t->dtype), k = t->dims[t->n_dims - 1];
         uint64_t n = t->size_bytes / (uint64_t)tn_dtype_block_bytes(t->dtype);
+        if (head) { /* rows, the first block of each */
+            n = tn_tensor_values(t) / k;
+            for (uint64_t r = 0; r < n && r < 4096; r++)
+                tn_dequantise(t->dtype, t->data + r * tn_dtype_row_bytes(t->dtype, k), block, 256);
+            continue;
+        }
         for (uint64_t b = 0; b < n && b < 4096; b++) {
             tn_dequantise(t->dtype, t->data + b * (uint64_t)tn_dtype_block_bytes(t->dtype), block,
                           (uint64_t)tn_dtype_block(t->dtype));

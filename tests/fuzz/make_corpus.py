@@ -16,6 +16,9 @@ SCALAR = {"u8": (0, "<B"), "i8": (1, "<b"), "u16": (2, "<H"), "i16": (3, "<h"), 
           "u64": (10, "<Q"), "i64": (11, "<q"), "f64": (12, "<d")}
 BLOCKS = {0: (1, 4), 1: (1, 2), 2: (32, 18), 3: (32, 20), 6: (32, 22), 7: (32, 24), 8: (32, 34), 10: (256, 84), 11: (256, 110), 12: (256, 144),
           13: (256, 176), 14: (256, 210), 20: (32, 18), 30: (1, 2)}
+# ik_llama.cpp's: bytes of a block of 256, and of a row before its blocks
+IK_TYPES = {137: (76, 0), 138: (110, 0), 139: (144, 0), 140: (176, 0), 141: (212, 0), 144: (136, 4), 145: (70, 2), 146: (128, 4), 152: (168, 4), 153: (68, 4), 154: (100, 4), 155: (128, 4),
+            156: (102, 2), 157: (86, 2), 158: (56, 4)}
 
 
 def value(kind, v):
@@ -41,8 +44,11 @@ def gguf(keys, tensors, version=3, align=32):
         n = 1
         for d in dims:
             n *= d
-        block, size = BLOCKS[t]
-        data += bytes(n // block * size)
+        if t in IK_TYPES:
+            data += bytes(b % 251 for b in range(n // 256 * IK_TYPES[t][0] + n // dims[0] * IK_TYPES[t][1]))
+        else:
+            block, size = BLOCKS[t]
+            data += bytes(n // block * size)
         data += b"\0" * (-len(data) % align)
     return out + b"\0" * (-len(out) % align) + data
 
@@ -59,6 +65,7 @@ def ggufs():
     yield "empty_v2", gguf({}, {}, version=2)
     yield "kinds", gguf({**{f"k.{k}": (k, 1) for k in SCALAR}, **{f"a.{k}": (k, [0, 1]) for k in SCALAR}, "s": ("str", "x"), "a.str": ("str", ["a", ""])}, {})
     yield "types", gguf({}, {f"t{t}": ((block,), t) for t, (block, _) in BLOCKS.items()})
+    yield "ik_types", gguf({}, {f"t{t}": ((256, 2), t) for t in IK_TYPES})
     yield "aligned", gguf({"general.alignment": ("u32", 64)}, {"a": ((3, 2, 1, 2), 0), "b": ((1,), 1)}, align=64)
     yield "llama", model("llama", {}, {"rope_freqs.weight": ((2,), 0)})
     yield "linear", model("llama", {"llama.rope.scaling.type": ("str", "linear"), "llama.rope.scaling.factor": ("f32", 2)}, {})
@@ -89,6 +96,23 @@ def safetensors_files():
     yield "overlap", safetensors({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}, "b": {"dtype": "F32", "shape": [1], "data_offsets": [4, 8]}}, 8)
     yield "huge", safetensors({"a": {"dtype": "F32", "shape": [1 << 62, 4], "data_offsets": [0, 0]}}, 0)
     yield "no_json", safetensors(b"[1,", 0)
+    # matrices packed for MLX, by GPTQ and by AWQ, whose file's length chooses kind, bits and groups (fuzz_safetensors.c)
+    for kind, bits in ((2, 4), (2, 3), (0, 4), (0, 8), (1, 4)):
+        rows, cols, n = 32, 64, 2
+        if kind == 2:
+            parts = {"m.weight": ("U32", [rows, cols * bits // 32]), "m.scales": ("F16", [rows, n]), "m.biases": ("F16", [rows, n])}
+        else:
+            words = [cols, rows // 8] if kind else [cols * bits // 32, rows]
+            parts = {"m.qweight": ("I32", words), "m.qzeros": ("I32", [n, rows * bits // 32]), "m.scales": ("F16", [n, rows])}
+        head, at = {}, 0
+        for name, (t, shape) in parts.items():
+            size = shape[0] * shape[1] * (2 if t == "F16" else 4)
+            head[name] = {"dtype": t, "shape": shape, "data_offsets": [at, at + size]}
+            at += size
+        text, pad = json.dumps(head), 0
+        while (8 + len(text) + pad + at) % 3 != kind or (8 + len(text) + pad + at) // 3 % 7 != bits - 2 or (8 + len(text) + pad + at) // 21 % 2:
+            pad += 1
+        yield f"packed_{kind}_{bits}", safetensors((text + " " * pad).encode(), at)
 
 
 F32, TILES, SCALE, COL_SUM, BIAS, HOT, HOT_ROWS, ROWS, WEIGHTLETS, CHANNEL_BITS, ROW_HASH, TILE_HASH = range(1, 13)  # parts of a package's tensors

@@ -5,6 +5,7 @@
 #include "base/cpu.h"
 #include "base/half.h"
 #include "formats/code_books.h"
+#include "formats/ik_types.h"
 #include "kernels/kernels.h"
 
 #include "check.h"
@@ -12,15 +13,20 @@
 #include <math.h>
 
 /* The file's types of code books that become a form of tiles: how many, and which. */
-static size_t code_types_of(tn_blocks_type type, tn_dtype out[3]) {
+static size_t code_types_of(tn_blocks_type type, tn_dtype out[4]) {
     static const struct {
         tn_blocks_type type;
-        tn_dtype d[4]; /* F32: no more */
+        tn_dtype d[5]; /* F32: no more */
     } all[] = {{TN_BLOCKS_IQ1, {TN_IQ1_S, TN_IQ1_M}},
                {TN_BLOCKS_IQ2, {TN_IQ2_XXS, TN_IQ2_XS, TN_IQ2_S}},
                {TN_BLOCKS_IQ3_XXS, {TN_IQ3_XXS}},
                {TN_BLOCKS_IQ3_S, {TN_IQ3_S}},
-               {TN_BLOCKS_TQ, {TN_TQ1_0, TN_TQ2_0}}};
+               {TN_BLOCKS_TQ, {TN_TQ1_0, TN_TQ2_0}},
+               {TN_BLOCKS_IQ4_KS, {TN_IQ4_KS, TN_IQ4_KSS}},
+               {TN_BLOCKS_IQ5_KS, {TN_IQ5_KS}},
+               {TN_BLOCKS_IQ2_KS, {TN_IQ2_KS}},
+               {TN_BLOCKS_IQ3_KS, {TN_IQ3_KS, TN_IQ2_KL}},
+               {TN_BLOCKS_KT, {TN_IQ1_KT, TN_IQ2_KT, TN_IQ3_KT, TN_IQ4_KT}}};
     size_t n = 0;
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         while (all[i].type == type && all[i].d[n] != TN_F32) out[n] = all[i].d[n], n++;
@@ -28,7 +34,7 @@ static size_t code_types_of(tn_blocks_type type, tn_dtype out[3]) {
 }
 
 static tn_dtype dtype_of(tn_rng *r, tn_blocks_type type) {
-    tn_dtype d = TN_F32, code[3];
+    tn_dtype d = TN_F32, code[4];
     size_t n = code_types_of(type, code);
     if (n) return code[tn_rng_below(r, n)];
     while (strcmp(tn_dtype_name(d), tn_blocks_traits_of[type].name)) d++;
@@ -38,6 +44,7 @@ static tn_dtype dtype_of(tn_rng *r, tn_blocks_type type) {
 }
 
 static bool numbers_ok(tn_blocks_type type, tn_dtype d, const uint8_t *src, size_t n_bytes) {
+    if (tn_dtype_head_bytes(d)) return tn_ik_finite(d, src, n_bytes);
     return tn_code_type(d) ? tn_code_finite(d, src, n_bytes) : tn_blocks_finite(type, src, n_bytes);
 }
 
@@ -50,7 +57,7 @@ static uint16_t random_half(tn_rng *r) {
 /* Random blocks whose halves are finite, subnormal ones and zeros among them. largest: every other bit is
  * set. */
 static void random_blocks(tn_rng *r, tn_blocks_type type, tn_dtype d, bool largest, uint8_t *b,
-                          size_t n_bytes) {
+                          size_t n_bytes, size_t row_bytes) {
     const tn_blocks_traits *t = &tn_blocks_traits_of[type];
     int at[2] = {0, t->has_min ? 2 : -1};
     if (type == TN_BLOCKS_Q2_K) at[0] = 80, at[1] = 82;
@@ -62,6 +69,9 @@ static void random_blocks(tn_rng *r, tn_blocks_type type, tn_dtype d, bool large
             tn_code_set_d(d, b + i, random_half(r));
         return;
     }
+    for (size_t i = 0; tn_dtype_head_bytes(d) && i < n_bytes; i += row_bytes)
+        tn_ik_set_d(d, b + i, check_rand_f32(r, -0.1f, 0.1f));
+    if (tn_dtype_head_bytes(d)) return;
     for (size_t i = 0; i < n_bytes; i += t->bytes) {
         if (type == TN_BLOCKS_NVFP4) continue;
         if (type == TN_BLOCKS_MXFP4) {
@@ -84,15 +94,23 @@ typedef struct matrix {
     check_buf tiles;
 } matrix;
 
-/* Rows of a type of code books as tn_blocks_repack takes them. largest: the largest values instead. */
+/* Rows of a type of code books, or one whose rows have a head, as tn_blocks_repack takes them. largest: the largest values instead. */
 static uint8_t *turned_rows(const matrix *w, bool largest) {
-    static const uint8_t top[TN_BLOCKS_N_TYPES] = {[TN_BLOCKS_IQ1] = 2,
-                                                   [TN_BLOCKS_IQ2] = 2,
-                                                   [TN_BLOCKS_IQ3_XXS] = 7,
-                                                   [TN_BLOCKS_IQ3_S] = 7,
-                                                   [TN_BLOCKS_TQ] = 3};
+    static const uint8_t top[TN_BLOCKS_N_TYPES] = {
+        [TN_BLOCKS_IQ1] = 2,    [TN_BLOCKS_IQ2] = 2,    [TN_BLOCKS_IQ3_XXS] = 7,
+        [TN_BLOCKS_IQ3_S] = 7,  [TN_BLOCKS_TQ] = 3,     [TN_BLOCKS_IQ5_KS] = 31,
+        [TN_BLOCKS_IQ2_KS] = 3, [TN_BLOCKS_IQ3_KS] = 7, [TN_BLOCKS_KT] = 254};
     size_t bytes = tn_blocks_traits_of[w->type].bytes, n_blocks = w->n * w->k / TN_CODE_BLOCK;
     uint8_t *out = malloc(n_blocks * bytes);
+    const size_t head = (size_t)tn_dtype_head_bytes(w->dtype), per_row = w->k / TN_CODE_BLOCK;
+    for (size_t i = 0; head && i < n_blocks; i++) {
+        const uint8_t *row = w->rows + i / per_row * w->row_bytes;
+        tn_ik_block b;
+        tn_ik_read(w->dtype, row + head + i % per_row * (size_t)tn_dtype_block_bytes(w->dtype), &b);
+        if (largest) memset(b.code, top[w->type], sizeof b.code); /* of IQ4_KS the lowest is the largest */
+        tn_blocks_from_ik(w->type, b.code, b.scale, b.second, tn_ik_d(w->dtype, row), out + i * bytes);
+    }
+    if (head) return out;
     for (size_t i = 0; i < n_blocks; i++) {
         tn_code_block b;
         tn_code_read(w->dtype, w->rows + i * (size_t)tn_dtype_block_bytes(w->dtype), &b);
@@ -105,11 +123,13 @@ static uint8_t *turned_rows(const matrix *w, bool largest) {
 static matrix new_matrix(tn_rng *r, tn_blocks_type type, bool largest, size_t n, size_t k) {
     const tn_blocks_traits *t = &tn_blocks_traits_of[type];
     matrix w = {.type = type, .dtype = dtype_of(r, type), .n = n, .k = k};
-    w.row_bytes = k / t->block * (size_t)tn_dtype_block_bytes(w.dtype);
+    w.row_bytes = (size_t)tn_dtype_row_bytes(w.dtype, k);
     w.rows = malloc(n * w.row_bytes);
-    random_blocks(r, type, w.dtype, largest, w.rows, n * w.row_bytes);
-    assert_true(numbers_ok(type, w.dtype, w.rows, n * w.row_bytes));
-    uint8_t *turned = tn_code_type(w.dtype) ? turned_rows(&w, largest) : NULL;
+    random_blocks(r, type, w.dtype, largest, w.rows, n * w.row_bytes, w.row_bytes);
+    for (size_t i = 0; i < n; i++)
+        assert_true(numbers_ok(type, w.dtype, w.rows + i * w.row_bytes, w.row_bytes));
+    const bool other = tn_code_type(w.dtype) || tn_dtype_head_bytes(w.dtype);
+    uint8_t *turned = other ? turned_rows(&w, largest) : NULL;
     w.tiles = check_new(tn_blocks_bytes(type, n, k));
     for (size_t n0 = 0; n0 < n; n0 += TN_BLOCKS_N) {
         const uint8_t *rows[TN_BLOCKS_N];
@@ -158,10 +178,10 @@ static void numbers_that_are_none(void **state) {
     tn_rng r = {check_seed()};
     for (tn_blocks_type type = 0; type < TN_BLOCKS_N_TYPES; type++) {
         const tn_blocks_traits *t = &tn_blocks_traits_of[type];
-        uint8_t b[4 * 210];
+        uint8_t b[4 * 212 + 4];
         for (int round = 0; round < 200; round++) {
             const tn_dtype d = dtype_of(&r, type);
-            const size_t n_bytes = 4 * (size_t)tn_dtype_block_bytes(d);
+            const size_t n_bytes = (size_t)tn_dtype_row_bytes(d, 4u * t->block);
             for (size_t i = 0; i < n_bytes; i++) b[i] = (uint8_t)tn_rng_below(&r, 256);
             float y[4 * 256];
             tn_dequantise(d, b, y, 4u * t->block);

@@ -24,8 +24,10 @@
 enum { N_TOK = 40, N_VOCAB_MAX = 600 };
 
 /* Types that tern synth fills with random blocks; tiles of most are another form than the file's. */
-static const char *const random_types[] = {"iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s",
-                                           "tq1_0", "tq2_0", "q1_0",    "q2_0",   "nvfp4", "mxfp4"};
+static const char *const random_types[] = {
+    "iq1_s",  "iq1_m",  "iq2_xxs", "iq2_xs", "iq2_s",  "iq3_xxs", "iq3_s",  "tq1_0", "tq2_0",  "q1_0",
+    "q2_0",   "nvfp4",  "mxfp4",   "iq2_k",  "iq3_k",  "iq4_k",   "iq5_k",  "iq6_k", "iq4_ks", "iq4_kss",
+    "iq5_ks", "iq2_ks", "iq3_ks",  "iq2_kl", "iq1_kt", "iq2_kt",  "iq3_kt", "iq4_kt"};
 enum { N_RANDOM_TYPES = sizeof random_types / sizeof *random_types };
 
 static const char fixture[] = TN_SOURCE_DIR "/tests/oracle/fixtures/qwen2-quantised.gguf"; /* Q8_0 and Q4_0 */

@@ -21,6 +21,8 @@ typedef int32x4_t vi;
 #define i_set1 vdupq_n_s32
 #define i_zero() vdupq_n_s32(0)
 #define lookup(i, table) ((slice)vqtbl1q_u8(vld1q_u8(table), (uint8x16_t)(i)))
+#define lookup32(i, table) ((slice)vqtbl2q_u8(vld1q_u8_x2(table), (uint8x16_t)(i)))
+#define lookup64(i, table) ((slice)vqtbl4q_u8(vld1q_u8_x4(table), (uint8x16_t)(i)))
 #define halves(src)                                                                                          \
     ((slice_floats)vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16((const uint16_t *)(const void *)(src)))))
 static inline void all_halves(const uint8_t *src, float *dst) {

@@ -33,6 +33,17 @@ static inline struct act act_load(const int8_t *p) {
 #define lookup(i, table)                                                                                     \
     ((slice)_mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(table))),           \
                                 (__m512i)(i)))
+/* Indices below 32: bit 4 chooses a half of the table. */
+static inline __m512i lookup_32(__m512i i, const uint8_t *table) {
+    const __m512i low = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)table)),
+                  high = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(table + 16)));
+    return _mm512_mask_shuffle_epi8(_mm512_shuffle_epi8(low, i),
+                                    _mm512_test_epi8_mask(i, _mm512_set1_epi8(16)), high, i);
+}
+#define lookup32(i, table) ((slice)lookup_32((__m512i)(i), table))
+#define lookup64(i, table)                                                                                   \
+    ((slice)_mm512_mask_blend_epi8(_mm512_test_epi8_mask((__m512i)(i), _mm512_set1_epi8(32)),                \
+                                   lookup_32((__m512i)(i), table), lookup_32((__m512i)(i), (table) + 32)))
 #define halves(src) ((slice_floats)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(src))))
 #define floats(v, at, sign)                                                                                  \
     ((slice_floats)_mm512_cvtepi32_ps(sign ? _mm512_cvtepi8_epi32((__m128i)(v))                              \

@@ -22,6 +22,17 @@ static inline struct act act_load(const int8_t *p) {
 #define lookup(i, table)                                                                                     \
     ((slice)_mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(table))),      \
                                 (__m256i)(i)))
+/* Indices below 32: the one bit that chooses a half of the table is moved to the bytes' sign. */
+static inline __m256i lookup_32(__m256i i, const uint8_t *table) {
+    const __m256i low = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)table)),
+                  high = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(table + 16)));
+    return _mm256_blendv_epi8(_mm256_shuffle_epi8(low, i), _mm256_shuffle_epi8(high, i),
+                              _mm256_slli_epi16(i, 3));
+}
+#define lookup32(i, table) ((slice)lookup_32((__m256i)(i), table))
+#define lookup64(i, table)                                                                                   \
+    ((slice)_mm256_blendv_epi8(lookup_32((__m256i)(i), table), lookup_32((__m256i)(i), (table) + 32),        \
+                               _mm256_slli_epi16((__m256i)(i), 2)))
 #define halves(src) ((slice_floats)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(src))))
 static inline __m256 eight_floats(__m128i v, size_t at, int sign) {
     if (at) v = _mm_unpackhi_epi64(v, v);
