@@ -181,8 +181,13 @@ static void for_each(void (*fn)(const each *)) {
             if (e.a->qk_norm_said) assert_false(json_object_set_new(j, "use_qk_norm", json_boolean(tied)));
             if (e.a->dense_first) assert_false(json_object_set_new(j, "num_dense_layers", json_integer(2)));
             if (e.a->experts_sigmoid) assert_false(json_object_set_new(j, "use_expert_bias", json_true()));
+            if (e.a->experts_flat)
+                assert_false(json_object_set_new(j, "moe_every_n_layers", json_integer(2)));
+            if (e.a->alibi > 0) assert_false(json_object_set_new(j, "num_key_value_heads", json_integer(6)));
             if (tn_arch_hparams_hf(e.a, j, name, &e.h, &err) != TERN_OK) fail_msg("%s", err.message);
             json_decref(j);
+            if (e.a->qk_norm_found) e.h.qk_norm = e.h.attn_norm_twice = tied; /* which tensors tell */
+            if (e.a->experts_flat) e.h.experts_out_bias = tied;
             if (tn_program_make(&ctx, &e.h, &e.p, &err) != TERN_OK) fail_msg("%s", err.message);
             fn(&e);
             tn_program_free(&e.p);
