@@ -385,8 +385,9 @@ static double count_macs(const tn_hparams *h, const tn_op *op, int32_t n_rows, i
         case TN_OP_ATTEND:
             for (int32_t head = 0; head < h->n_heads; head++)
                 for (int32_t key = 0; key <= pos0 + (h->bidirectional ? n_rows - 1 : row); key++) {
-                    bool windowed = h->window && (h->window_pattern <= 1 ||
-                                                  op->layer % h->window_pattern != h->window_pattern - 1);
+                    const int32_t all = h->window_rest ? 0 : h->window_pattern - 1; /* of a period */
+                    bool windowed =
+                        h->window && (h->window_pattern <= 1 || op->layer % h->window_pattern != all);
                     if (windowed && h->window_chunks) {
                         if (key < (pos0 + row) / h->window * h->window) continue;
                     } else if (windowed && (h->bidirectional ? abs(key - pos0 - row) > h->window / 2
