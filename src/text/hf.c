@@ -196,7 +196,8 @@ static tern_status read_post_processor(tn_hf_draft *d, const json_t *p, int dept
         return TERN_OK;
     }
     if (tn_hf_is(p, "type", "ByteLevel")) return TERN_OK;
-    if (tn_hf_is(p, "type", "BertProcessing") || tn_hf_is(p, "type", "RobertaProcessing")) {
+    const bool pieces = d->spec.kind > TN_TOK_BPE_SPM;
+    if ((pieces && tn_hf_is(p, "type", "BertProcessing")) || tn_hf_is(p, "type", "RobertaProcessing")) {
         const json_t *cls = json_array_get(json_object_get(p, "cls"), 1),
                      *sep = json_array_get(json_object_get(p, "sep"), 1);
         TN_FAIL_IF(!json_is_integer(cls) || !json_is_integer(sep) || json_integer_value(cls) < 0 ||

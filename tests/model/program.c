@@ -181,8 +181,13 @@ static void for_each(void (*fn)(const each *)) {
             if (e.a->qk_norm_said) assert_false(json_object_set_new(j, "use_qk_norm", json_boolean(tied)));
             if (e.a->dense_first) assert_false(json_object_set_new(j, "num_dense_layers", json_integer(2)));
             if (e.a->experts_sigmoid) assert_false(json_object_set_new(j, "use_expert_bias", json_true()));
+            if (e.a->experts_flat)
+                assert_false(json_object_set_new(j, "moe_every_n_layers", json_integer(2)));
+            if (e.a->alibi > 0) assert_false(json_object_set_new(j, "num_key_value_heads", json_integer(6)));
             if (tn_arch_hparams_hf(e.a, j, name, &e.h, &err) != TERN_OK) fail_msg("%s", err.message);
             json_decref(j);
+            if (e.a->qk_norm_found) e.h.qk_norm = e.h.attn_norm_twice = tied; /* which tensors tell */
+            if (e.a->experts_flat) e.h.experts_out_bias = tied;
             if (tn_program_make(&ctx, &e.h, &e.p, &err) != TERN_OK) fail_msg("%s", err.message);
             fn(&e);
             tn_program_free(&e.p);
@@ -380,8 +385,9 @@ static double count_macs(const tn_hparams *h, const tn_op *op, int32_t n_rows, i
         case TN_OP_ATTEND:
             for (int32_t head = 0; head < h->n_heads; head++)
                 for (int32_t key = 0; key <= pos0 + (h->bidirectional ? n_rows - 1 : row); key++) {
-                    bool windowed = h->window && (h->window_pattern <= 1 ||
-                                                  op->layer % h->window_pattern != h->window_pattern - 1);
+                    const int32_t all = h->window_rest ? 0 : h->window_pattern - 1; /* of a period */
+                    bool windowed =
+                        h->window && (h->window_pattern <= 1 || op->layer % h->window_pattern != all);
                     if (windowed && h->window_chunks) {
                         if (key < (pos0 + row) / h->window * h->window) continue;
                     } else if (windowed && (h->bidirectional ? abs(key - pos0 - row) > h->window / 2
