@@ -7,6 +7,7 @@
 #include "base/status.h"
 #include "model/arch_renamed.h"
 #include "model/catalogue.h"
+#include "model/folder_identity.h"
 #include "model/folder_text.h"
 #include "model/gguf_vocab.h"
 #include "model/head_tensors.h"
@@ -20,7 +21,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <xxhash.h>
 
 struct tn_source {
     tn_ctx *ctx;
@@ -495,28 +495,6 @@ static tern_status open_folder(tn_source *s, const char *path, bool head, tern_e
     return TERN_OK;
 }
 
-/* Which files a folder's names stand for now. They are opened one after the other; when this is the same
- * before and after, they belong together. */
-static uint64_t folder_identity(const char *folder) {
-    static const char *const names[] = {
-        "",           "config.json", "tokenizer.json", "tokenizer.model",   "tokenizer_config.json",
-        "vocab.json", "merges.txt",  TN_RWKV_VOCAB,    "model.safetensors", "model.safetensors.index.json"};
-    uint64_t hash = 0;
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        char path[4096];
-        struct stat sb = {0};
-        int64_t id[5] = {0};
-        if ((size_t)snprintf(path, sizeof path, "%s/%s", folder, names[i]) < sizeof path &&
-            !stat(path, &sb)) {
-            id[0] = (int64_t)sb.st_dev, id[1] = (int64_t)sb.st_ino;
-            if (*names[i]) /* the folder itself changes when others write beside the model */
-                id[2] = (int64_t)sb.st_size, id[3] = sb.st_mtim.tv_sec, id[4] = sb.st_mtim.tv_nsec;
-        }
-        hash = XXH64(id, sizeof id, hash);
-    }
-    return hash;
-}
-
 /* Zeros that stand for bytes that are gone are no weights, and bytes of two files are no model. */
 static tern_status check_whole(const tn_source *s, tern_error *err) {
     bool changed = s->gguf ? tn_gguf_changed(s->gguf) : s->st && tn_safetensors_changed(s->st);
@@ -532,9 +510,9 @@ static tern_status open_source(tn_ctx *ctx, const char *path, bool head, tn_sour
     snprintf(s->path, sizeof s->path, "%s", path);
     struct stat sb;
     bool is_folder = !stat(path, &sb) && S_ISDIR(sb.st_mode);
-    uint64_t before = is_folder ? folder_identity(path) : 0;
+    uint64_t before = is_folder ? tn_folder_identity(path) : 0;
     tern_status st = is_folder ? open_folder(s, path, head, err) : open_gguf(s, path, head, err);
-    if (is_folder && st == TERN_OK && folder_identity(path) != before)
+    if (is_folder && st == TERN_OK && tn_folder_identity(path) != before)
         st = tn_fail(err, TERN_E_IO, "%s: its files were replaced while they were opened; try again", path);
     if (s->gguf || s->st) {
         tern_error shorter;
