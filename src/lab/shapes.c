@@ -147,6 +147,7 @@ static const tn_synth_shape shapes[] = {
     {"tiny-qwen2+sees", "qwen2", 2, 64, 4, 2, 16, 96, 512, 4096, 1e6f, 1e-6f, true, .sees = 5},
     {"tiny-qwen2+mtp", "qwen2", 2, 64, 4, 2, 16, 96, 512, 512, 1e6f, 1e-6f, true, .next = true},
     {"tiny-qwen35moe", TINY_QWEN35MOE(48)},
+    {"tiny-qwen35moe+attending", TINY_QWEN35MOE(48), .attends = 1},
     {"tiny-qwen35moe+mtp", TINY_QWEN35MOE(64), .next = true},
     {"qwen3.5-0.8b", "qwen35", 24, 1024, 8, 2, 256, 3584, 248320, 262144, 1e7f, 1e-6f, true, .n_rot = 64,
      .conv_len = 4, .delta_heads = 16, .delta_keys = 16, .delta_d = 128},

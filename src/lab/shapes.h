@@ -36,6 +36,7 @@ typedef struct tn_synth_shape {
     const char *blocks;                      /* of layers of one block: M, *, - or E each */
     int32_t latent, q_rank, d_nope, d_value; /* of latent attention, see tn_hparams; 0: of heads */
     int32_t low[4];                          /* ranks of RWKV-7's products: decays, rates, values, gates */
+    int32_t attends;                         /* of delta nets' models every so many-th layer; 0: the fourth */
     int32_t every;                           /* experts are in the last of so many layers; 0: in all */
     bool sigmoid; /* scores of experts become sigmoids, with a bias for the choice, where files say so */
     bool

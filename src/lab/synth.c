@@ -340,9 +340,10 @@ static void put_delta_keys(synth *s, const shape *p) {
     const struct {
         const char *tail;
         int32_t v;
-    } keys[] = {{"ssm.conv_kernel", p->conv_len},    {"ssm.inner_size", n->n_heads * n->d_value},
-                {"ssm.state_size", n->d_key},        {"ssm.time_step_rank", n->n_heads},
-                {"ssm.group_count", n->n_key_heads}, {"full_attention_interval", 4}};
+    } keys[] = {
+        {"ssm.conv_kernel", p->conv_len},    {"ssm.inner_size", n->n_heads * n->d_value},
+        {"ssm.state_size", n->d_key},        {"ssm.time_step_rank", n->n_heads},
+        {"ssm.group_count", n->n_key_heads}, {"full_attention_interval", p->attends ? p->attends : 4}};
     char key[96];
     for (size_t i = 0; i < sizeof keys / sizeof *keys - n->mamba;
          i++) { /* KV heads tell which layers attend */
@@ -680,7 +681,8 @@ tern_status tn_synth(tn_ctx *ctx, tn_pool *pool, const char *name, const char *p
     s.h.conv_len = p->conv_len;
     for (int i = 0; i < p->n_layers; i++) {
         if (s.arch->conv && i % 3 != 2) s.h.layer_kind[i] = TN_LAYER_CONVOLVES;
-        if (s.arch->delta && ((i + 1) % 4 || s.arch->wkv)) s.h.layer_kind[i] = TN_LAYER_DELTA;
+        if (s.arch->delta && ((i + 1) % (p->attends ? p->attends : 4) || s.arch->wkv))
+            s.h.layer_kind[i] = TN_LAYER_DELTA;
         if (s.arch->mamba_beside) s.h.layer_kind[i] = TN_LAYER_BOTH;
         if (p->blocks)
             s.h.layer_kind[i] = p->blocks[i] == 'M'   ? TN_LAYER_DELTA
