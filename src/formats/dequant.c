@@ -53,6 +53,12 @@ static void q5_0(const uint8_t *b, float *y) {
     }
 }
 
+static void q6_0(const uint8_t *b, float *y) {
+    int8_t q[32];
+    tn_q6_0_values(b, q);
+    for (int i = 0; i < 32; i++) y[i] = f16_at(b) * (float)q[i];
+}
+
 static void q5_1(const uint8_t *b, float *y) {
     float d = f16_at(b), m = f16_at(b + 2);
     uint32_t high = u32_at(b + 4);
@@ -213,10 +219,10 @@ static void f16_row(const uint8_t *src, float *dst, uint64_t n) {
 
 void tn_dequantise(tn_dtype d, const uint8_t *src, float *dst, uint64_t n) {
     static void (*const blocks[TN_N_DTYPES])(const uint8_t *, float *) = {
-        [TN_Q8_0] = q8_0,     [TN_Q4_0] = q4_0,     [TN_Q4_1] = q4_1,   [TN_Q5_0] = q5_0,   [TN_Q5_1] = q5_1,
-        [TN_Q2_K] = q2_k,     [TN_Q3_K] = q3_k,     [TN_Q4_K] = q4_k,   [TN_Q5_K] = q5_k,   [TN_Q6_K] = q6_k,
-        [TN_IQ4_NL] = iq4_nl, [TN_IQ4_XS] = iq4_xs, [TN_MXFP4] = mxfp4, [TN_NVFP4] = nvfp4, [TN_Q1_0] = q1_0,
-        [TN_Q2_0] = q2_0,     [TN_Q8_K] = q8_k,
+        [TN_Q8_0] = q8_0, [TN_Q4_0] = q4_0,     [TN_Q4_1] = q4_1,     [TN_Q5_0] = q5_0,   [TN_Q6_0] = q6_0,
+        [TN_Q5_1] = q5_1, [TN_Q2_K] = q2_k,     [TN_Q3_K] = q3_k,     [TN_Q4_K] = q4_k,   [TN_Q5_K] = q5_k,
+        [TN_Q6_K] = q6_k, [TN_IQ4_NL] = iq4_nl, [TN_IQ4_XS] = iq4_xs, [TN_MXFP4] = mxfp4, [TN_NVFP4] = nvfp4,
+        [TN_Q1_0] = q1_0, [TN_Q2_0] = q2_0,     [TN_Q8_K] = q8_k,
     };
     if (d == TN_F32) {
         memcpy(dst, src, n * 4);

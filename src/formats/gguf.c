@@ -27,19 +27,19 @@ enum {
 };
 static const uint8_t type_bytes[GGUF_N_TYPES] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
 
-/* These are ggml's numbers of the storage types that tern reads, and from 137 on ik_llama.cpp's. */
+/* These are ggml's numbers of the storage types that tern reads, and from 133 on ik_llama.cpp's. */
 static const struct {
     uint32_t ggml;
     tn_dtype dtype;
-} ggml_types[] = {{0, TN_F32},      {1, TN_F16},       {2, TN_Q4_0},     {3, TN_Q4_1},     {6, TN_Q5_0},
-                  {7, TN_Q5_1},     {8, TN_Q8_0},      {10, TN_Q2_K},    {11, TN_Q3_K},    {12, TN_Q4_K},
-                  {13, TN_Q5_K},    {14, TN_Q6_K},     {20, TN_IQ4_NL},  {23, TN_IQ4_XS},  {30, TN_BF16},
-                  {39, TN_MXFP4},   {19, TN_IQ1_S},    {29, TN_IQ1_M},   {16, TN_IQ2_XXS}, {17, TN_IQ2_XS},
-                  {22, TN_IQ2_S},   {18, TN_IQ3_XXS},  {21, TN_IQ3_S},   {34, TN_TQ1_0},   {35, TN_TQ2_0},
-                  {41, TN_Q1_0},    {42, TN_Q2_0},     {40, TN_NVFP4},   {15, TN_Q8_K},    {137, TN_IQ2_K},
-                  {138, TN_IQ3_K},  {139, TN_IQ4_K},   {140, TN_IQ5_K},  {141, TN_IQ6_K},  {144, TN_IQ4_KS},
-                  {145, TN_IQ2_KS}, {146, TN_IQ4_KSS}, {152, TN_IQ5_KS}, {153, TN_IQ2_KT}, {154, TN_IQ3_KT},
-                  {155, TN_IQ4_KT}, {156, TN_IQ3_KS},  {157, TN_IQ2_KL}, {158, TN_IQ1_KT}};
+} ggml_types[] = {{0, TN_F32},      {1, TN_F16},      {2, TN_Q4_0},      {3, TN_Q4_1},     {6, TN_Q5_0},
+                  {7, TN_Q5_1},     {8, TN_Q8_0},     {10, TN_Q2_K},     {11, TN_Q3_K},    {12, TN_Q4_K},
+                  {13, TN_Q5_K},    {14, TN_Q6_K},    {20, TN_IQ4_NL},   {23, TN_IQ4_XS},  {30, TN_BF16},
+                  {39, TN_MXFP4},   {19, TN_IQ1_S},   {29, TN_IQ1_M},    {16, TN_IQ2_XXS}, {17, TN_IQ2_XS},
+                  {22, TN_IQ2_S},   {18, TN_IQ3_XXS}, {21, TN_IQ3_S},    {34, TN_TQ1_0},   {35, TN_TQ2_0},
+                  {41, TN_Q1_0},    {42, TN_Q2_0},    {40, TN_NVFP4},    {15, TN_Q8_K},    {133, TN_Q6_0},
+                  {137, TN_IQ2_K},  {138, TN_IQ3_K},  {139, TN_IQ4_K},   {140, TN_IQ5_K},  {141, TN_IQ6_K},
+                  {144, TN_IQ4_KS}, {145, TN_IQ2_KS}, {146, TN_IQ4_KSS}, {152, TN_IQ5_KS}, {153, TN_IQ2_KT},
+                  {154, TN_IQ3_KT}, {155, TN_IQ4_KT}, {156, TN_IQ3_KS},  {157, TN_IQ2_KL}, {158, TN_IQ1_KT}};
 
 /* Names of the other types, for messages. */
 static const char *foreign_type_name(uint32_t type) {

@@ -211,6 +211,15 @@ static const struct {
     [TN_IQ2_KT] = {iq2_kt, NULL, 0}, [TN_IQ3_KT] = {iq3_kt, NULL, 0},  [TN_IQ4_KT] = {iq4_kt, NULL, 0},
 };
 
+/* Eight bytes of high bits (of values i, i + 16, i + 8 and i + 24 from the lowest pair on), then nibbles as in Q4_0. */
+void tn_q6_0_values(const uint8_t *block, int8_t out[32]) {
+    for (int i = 0; i < 32; i++) {
+        const int low = block[10 + i % 16] >> (i / 16 * 4) & 15,
+                  high = block[2 + i % 8] >> (i / 8 % 2 * 4 + i / 16 * 2) & 3;
+        out[i] = (int8_t)((low | high << 4) - 32);
+    }
+}
+
 bool tn_ik_type(tn_dtype d) { return d < TN_N_DTYPES && types[d].decode; }
 
 void tn_ik_read(tn_dtype d, const uint8_t *block, tn_ik_block *out) {

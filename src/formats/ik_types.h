@@ -20,6 +20,10 @@ typedef struct tn_ik_block {
     uint16_t second; /* bit g: of group g */
 } tn_ik_block;
 
+/* Q6_0, which has blocks of 32: a block's values less their scale, the f16 that it begins with. */
+void tn_q6_0_values(const uint8_t *block, int8_t out[32]);
+
+/* The types with blocks of 256. */
 bool tn_ik_type(tn_dtype d);
 void tn_ik_read(tn_dtype d, const uint8_t *block, tn_ik_block *out);
 /* The d of a row's head, or of a block where rows have none. */

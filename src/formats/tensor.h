@@ -6,7 +6,7 @@
 
 #include <stdint.h>
 
-/* Storage types. Block formats are as ggml defines them, from IQ2_K on as ik_llama.cpp does. */
+/* Storage types. Block formats are as ggml defines them, from Q6_0 on as ik_llama.cpp does. */
 typedef enum tn_dtype {
     TN_F32,
     TN_F16,
@@ -37,6 +37,7 @@ typedef enum tn_dtype {
     TN_Q2_0,
     TN_NVFP4,
     TN_Q8_K,
+    TN_Q6_0,
     TN_IQ2_K,
     TN_IQ3_K,
     TN_IQ4_K,

@@ -37,7 +37,8 @@ enum { FILL_ITEM = 1 << 14, PART = 1 << 22 }; /* values per item of the pool, pe
 
 /* Whether blocks of a type are random bytes, whose scale gives their values the size they should have. */
 static bool random_blocks(tn_dtype d) {
-    return tn_code_type(d) || tn_ik_type(d) || d == TN_Q1_0 || d == TN_Q2_0 || d == TN_NVFP4 || d == TN_MXFP4;
+    return tn_code_type(d) || tn_ik_type(d) || d == TN_Q6_0 || d == TN_Q1_0 || d == TN_Q2_0 ||
+           d == TN_NVFP4 || d == TN_MXFP4;
 }
 
 static void set_scale(tn_dtype d, uint8_t *block, float scale) {
@@ -618,14 +619,15 @@ tn_dtype tn_synth_type(const char *name) {
         const char *name;
         tn_dtype dtype;
     } types[] = {
-        {"f32", TN_F32},       {"f16", TN_F16},         {"q8_0", TN_Q8_0},       {"q4_0", TN_Q4_0},
-        {"iq1_s", TN_IQ1_S},   {"iq1_m", TN_IQ1_M},     {"iq2_xxs", TN_IQ2_XXS}, {"iq2_xs", TN_IQ2_XS},
-        {"iq2_s", TN_IQ2_S},   {"iq3_xxs", TN_IQ3_XXS}, {"iq3_s", TN_IQ3_S},     {"tq1_0", TN_TQ1_0},
-        {"tq2_0", TN_TQ2_0},   {"q1_0", TN_Q1_0},       {"q2_0", TN_Q2_0},       {"nvfp4", TN_NVFP4},
-        {"mxfp4", TN_MXFP4},   {"iq2_k", TN_IQ2_K},     {"iq3_k", TN_IQ3_K},     {"iq4_k", TN_IQ4_K},
-        {"iq5_k", TN_IQ5_K},   {"iq6_k", TN_IQ6_K},     {"iq4_ks", TN_IQ4_KS},   {"iq4_kss", TN_IQ4_KSS},
-        {"iq5_ks", TN_IQ5_KS}, {"iq2_ks", TN_IQ2_KS},   {"iq3_ks", TN_IQ3_KS},   {"iq2_kl", TN_IQ2_KL},
-        {"iq1_kt", TN_IQ1_KT}, {"iq2_kt", TN_IQ2_KT},   {"iq3_kt", TN_IQ3_KT},   {"iq4_kt", TN_IQ4_KT}};
+        {"f32", TN_F32},         {"f16", TN_F16},         {"q8_0", TN_Q8_0},       {"q4_0", TN_Q4_0},
+        {"iq1_s", TN_IQ1_S},     {"iq1_m", TN_IQ1_M},     {"iq2_xxs", TN_IQ2_XXS}, {"iq2_xs", TN_IQ2_XS},
+        {"iq2_s", TN_IQ2_S},     {"iq3_xxs", TN_IQ3_XXS}, {"iq3_s", TN_IQ3_S},     {"tq1_0", TN_TQ1_0},
+        {"tq2_0", TN_TQ2_0},     {"q1_0", TN_Q1_0},       {"q2_0", TN_Q2_0},       {"nvfp4", TN_NVFP4},
+        {"mxfp4", TN_MXFP4},     {"q6_0", TN_Q6_0},       {"iq2_k", TN_IQ2_K},     {"iq3_k", TN_IQ3_K},
+        {"iq4_k", TN_IQ4_K},     {"iq5_k", TN_IQ5_K},     {"iq6_k", TN_IQ6_K},     {"iq4_ks", TN_IQ4_KS},
+        {"iq4_kss", TN_IQ4_KSS}, {"iq5_ks", TN_IQ5_KS},   {"iq2_ks", TN_IQ2_KS},   {"iq3_ks", TN_IQ3_KS},
+        {"iq2_kl", TN_IQ2_KL},   {"iq1_kt", TN_IQ1_KT},   {"iq2_kt", TN_IQ2_KT},   {"iq3_kt", TN_IQ3_KT},
+        {"iq4_kt", TN_IQ4_KT}};
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
         if (!strcmp(types[i].name, name)) return types[i].dtype;
     }

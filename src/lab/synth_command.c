@@ -12,7 +12,8 @@
 
 #define TYPES                                                                                                \
     "f32, f16, q8_0, q4_0, iq1_s, iq1_m, iq2_xxs, iq2_xs, iq2_s, iq3_xxs, iq3_s, tq1_0, tq2_0, q1_0, q2_0, " \
-    "nvfp4, mxfp4, iq2_k, iq3_k, iq4_k, iq5_k, iq6_k, iq4_ks, iq4_kss, iq5_ks, iq2_ks, iq3_ks, iq2_kl, "     \
+    "nvfp4, mxfp4, q6_0, iq2_k, iq3_k, iq4_k, iq5_k, iq6_k, iq4_ks, iq4_kss, iq5_ks, iq2_ks, iq3_ks, "       \
+    "iq2_kl, "                                                                                               \
     "iq1_kt, iq2_kt, "                                                                                       \
     "iq3_kt, iq4_kt"
 

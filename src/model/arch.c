@@ -245,9 +245,22 @@ static tern_status finish_wkv(const char *file, const tn_hparams *h, tern_error 
     return TERN_OK;
 }
 
-static tern_status finish_kinds(const char *file, const tn_hparams *h, tern_error *err) {
+/* Where all layers attend there are no states, whatever the configuration says of them. */
+static void forget_states(tn_hparams *h) {
+    bool recurs = false, convolves = false;
+    for (int32_t l = 0; l < h->n_layers; l++) {
+        recurs |= tn_layer_recurs(h, l);
+        convolves |= h->layer_kind[l] == TN_LAYER_CONVOLVES;
+    }
+    if (!recurs) h->delta = (tn_delta_net){0};
+    if (!recurs && !convolves) h->conv_len = 0;
+}
+
+static tern_status finish_kinds(const char *file, tn_hparams *h, tern_error *err) {
     TN_TRY(finish_experts(file, h, err));
-    return finish_wkv(file, h, err);
+    TN_TRY(finish_wkv(file, h, err));
+    forget_states(h);
+    return TERN_OK;
 }
 
 /* All layers of an assistant read another model's keys and values, whether the file counts them or says 0.
@@ -267,17 +280,6 @@ static tern_status finish_assistant(const tn_arch *a, const char *file, tn_hpara
     h->v_is_k = false;
     h->logit_soft_cap = 0;
     return TERN_OK;
-}
-
-/* Where all layers attend there are no states, whatever the configuration says of them. */
-static void forget_states(tn_hparams *h) {
-    bool recurs = false, convolves = false;
-    for (int32_t l = 0; l < h->n_layers; l++) {
-        recurs |= tn_layer_recurs(h, l);
-        convolves |= h->layer_kind[l] == TN_LAYER_CONVOLVES;
-    }
-    if (!recurs) h->delta = (tn_delta_net){0};
-    if (!recurs && !convolves) h->conv_len = 0;
 }
 
 tern_status tn_arch_finish(const tn_arch *a, const char *file, tn_hparams *h, tern_error *err) {
@@ -346,7 +348,6 @@ tern_status tn_arch_finish(const tn_arch *a, const char *file, tn_hparams *h, te
                "%s: head size %d with %d rotated values; want multiples of 4 and 2", file, h->d_head,
                h->n_rot);
     TN_TRY(finish_kinds(file, h, err));
-    forget_states(h);
     const char *wrong = tn_layers_wrong(h);
     TN_FAIL_IF(wrong, err, TERN_E_FORMAT,
                "%s: %s (%d heads; of layers with a window %d KV heads of %d values, %d rotated; "

@@ -14,25 +14,25 @@ static const struct {
     tn_dtype dtype;
     tn_blocks_type type;
 } types[] = {
-    {TN_Q8_0, TN_BLOCKS_Q8_0},       {TN_Q4_0, TN_BLOCKS_Q4_0},      {TN_Q4_1, TN_BLOCKS_Q4_1},
-    {TN_Q5_0, TN_BLOCKS_Q5_0},       {TN_Q5_1, TN_BLOCKS_Q5_1},      {TN_Q2_K, TN_BLOCKS_Q2_K},
-    {TN_Q3_K, TN_BLOCKS_Q3_K},       {TN_Q4_K, TN_BLOCKS_Q4_K},      {TN_Q5_K, TN_BLOCKS_Q5_K},
-    {TN_Q6_K, TN_BLOCKS_Q6_K},       {TN_IQ4_NL, TN_BLOCKS_IQ4_NL},  {TN_IQ4_XS, TN_BLOCKS_IQ4_XS},
-    {TN_MXFP4, TN_BLOCKS_MXFP4},     {TN_IQ1_S, TN_BLOCKS_IQ1},      {TN_IQ1_M, TN_BLOCKS_IQ1},
-    {TN_IQ2_XXS, TN_BLOCKS_IQ2},     {TN_IQ2_XS, TN_BLOCKS_IQ2},     {TN_IQ2_S, TN_BLOCKS_IQ2},
-    {TN_IQ3_XXS, TN_BLOCKS_IQ3_XXS}, {TN_IQ3_S, TN_BLOCKS_IQ3_S},    {TN_TQ1_0, TN_BLOCKS_TQ},
-    {TN_TQ2_0, TN_BLOCKS_TQ},        {TN_Q1_0, TN_BLOCKS_Q1_0},      {TN_Q2_0, TN_BLOCKS_Q2_0},
-    {TN_NVFP4, TN_BLOCKS_NVFP4},     {TN_IQ2_K, TN_BLOCKS_IQ2_K},    {TN_IQ3_K, TN_BLOCKS_IQ3_K},
-    {TN_IQ4_K, TN_BLOCKS_IQ4_K},     {TN_IQ5_K, TN_BLOCKS_IQ5_K},    {TN_IQ6_K, TN_BLOCKS_IQ6_K},
-    {TN_IQ4_KS, TN_BLOCKS_IQ4_KS},   {TN_IQ4_KSS, TN_BLOCKS_IQ4_KS}, {TN_IQ5_KS, TN_BLOCKS_IQ5_KS},
-    {TN_IQ2_KS, TN_BLOCKS_IQ2_KS},   {TN_IQ3_KS, TN_BLOCKS_IQ3_KS},  {TN_IQ2_KL, TN_BLOCKS_IQ3_KS},
-    {TN_IQ1_KT, TN_BLOCKS_KT},       {TN_IQ2_KT, TN_BLOCKS_KT},      {TN_IQ3_KT, TN_BLOCKS_KT},
-    {TN_IQ4_KT, TN_BLOCKS_KT},
+    {TN_Q8_0, TN_BLOCKS_Q8_0},     {TN_Q4_0, TN_BLOCKS_Q4_0},       {TN_Q4_1, TN_BLOCKS_Q4_1},
+    {TN_Q5_0, TN_BLOCKS_Q5_0},     {TN_Q5_1, TN_BLOCKS_Q5_1},       {TN_Q2_K, TN_BLOCKS_Q2_K},
+    {TN_Q3_K, TN_BLOCKS_Q3_K},     {TN_Q4_K, TN_BLOCKS_Q4_K},       {TN_Q5_K, TN_BLOCKS_Q5_K},
+    {TN_Q6_K, TN_BLOCKS_Q6_K},     {TN_Q6_0, TN_BLOCKS_Q8_0},       {TN_IQ4_NL, TN_BLOCKS_IQ4_NL},
+    {TN_IQ4_XS, TN_BLOCKS_IQ4_XS}, {TN_MXFP4, TN_BLOCKS_MXFP4},     {TN_IQ1_S, TN_BLOCKS_IQ1},
+    {TN_IQ1_M, TN_BLOCKS_IQ1},     {TN_IQ2_XXS, TN_BLOCKS_IQ2},     {TN_IQ2_XS, TN_BLOCKS_IQ2},
+    {TN_IQ2_S, TN_BLOCKS_IQ2},     {TN_IQ3_XXS, TN_BLOCKS_IQ3_XXS}, {TN_IQ3_S, TN_BLOCKS_IQ3_S},
+    {TN_TQ1_0, TN_BLOCKS_TQ},      {TN_TQ2_0, TN_BLOCKS_TQ},        {TN_Q1_0, TN_BLOCKS_Q1_0},
+    {TN_Q2_0, TN_BLOCKS_Q2_0},     {TN_NVFP4, TN_BLOCKS_NVFP4},     {TN_IQ2_K, TN_BLOCKS_IQ2_K},
+    {TN_IQ3_K, TN_BLOCKS_IQ3_K},   {TN_IQ4_K, TN_BLOCKS_IQ4_K},     {TN_IQ5_K, TN_BLOCKS_IQ5_K},
+    {TN_IQ6_K, TN_BLOCKS_IQ6_K},   {TN_IQ4_KS, TN_BLOCKS_IQ4_KS},   {TN_IQ4_KSS, TN_BLOCKS_IQ4_KS},
+    {TN_IQ5_KS, TN_BLOCKS_IQ5_KS}, {TN_IQ2_KS, TN_BLOCKS_IQ2_KS},   {TN_IQ3_KS, TN_BLOCKS_IQ3_KS},
+    {TN_IQ2_KL, TN_BLOCKS_IQ3_KS}, {TN_IQ1_KT, TN_BLOCKS_KT},       {TN_IQ2_KT, TN_BLOCKS_KT},
+    {TN_IQ3_KT, TN_BLOCKS_KT},     {TN_IQ4_KT, TN_BLOCKS_KT},
 };
 
 /* Whether a type's rows are other ones than those that its tiles are made of. */
 static bool has_other_rows(tn_dtype d) {
-    return (tn_code_type(d) && d != TN_TQ2_0) || tn_dtype_head_bytes(d);
+    return (tn_code_type(d) && d != TN_TQ2_0) || d == TN_Q6_0 || tn_dtype_head_bytes(d);
 }
 
 static bool type_of(tn_dtype d, tn_blocks_type *out) {
@@ -113,8 +113,26 @@ static const uint8_t *file_row(const load_job *j, int64_t n) {
     return tn_source_row(j->src, j->layer, j->role, j->row0 + n);
 }
 
+/* Q6_0 becomes Q8_0: the same scale, and values of a byte. */
+static void widen_q6_0(const uint8_t *row, int32_t k, uint8_t *out) {
+    for (; k > 0; k -= 32, row += tn_dtype_block_bytes(TN_Q6_0), out += 34) {
+        memcpy(out, row, 2);
+        tn_q6_0_values(row, (int8_t *)out + 2);
+    }
+}
+
+static bool q6_0_finite(const uint8_t *row, size_t n_bytes) {
+    for (size_t i = 0; i < n_bytes; i += (size_t)tn_dtype_block_bytes(TN_Q6_0))
+        if ((row[i + 1] & 0x7c) == 0x7c) return false;
+    return true;
+}
+
 /* A file's row as tn_blocks_repack takes it. */
 static void turn_row(const load_job *j, const uint8_t *row, uint8_t *out) {
+    if (j->dtype == TN_Q6_0) {
+        widen_q6_0(row, j->l->k, out);
+        return;
+    }
     const int32_t head = tn_dtype_head_bytes(j->dtype);
     const float d = head ? tn_ik_d(j->dtype, row) : 0;
     tn_code_block b;
@@ -137,6 +155,7 @@ static void turn_row(const load_job *j, const uint8_t *row, uint8_t *out) {
 
 static bool row_finite(const load_job *j, const uint8_t *row) {
     if (!j->turned) return tn_blocks_finite(j->l->blocks_type, row, j->row_bytes);
+    if (j->dtype == TN_Q6_0) return q6_0_finite(row, j->row_bytes);
     return tn_ik_type(j->dtype) ? tn_ik_finite(j->dtype, row, j->row_bytes)
                                 : tn_code_finite(j->dtype, row, j->row_bytes);
 }

@@ -16,10 +16,10 @@
 
 #include "fixture/fixture.h"
 
-static const tn_dtype types[] = {TN_IQ1_S, TN_IQ1_M,   TN_IQ2_XXS, TN_IQ2_XS, TN_IQ2_S, TN_IQ3_XXS,
-                                 TN_IQ3_S, TN_TQ1_0,   TN_TQ2_0,   TN_Q1_0,   TN_Q2_0,  TN_NVFP4,
-                                 TN_MXFP4, TN_Q4_0,    TN_Q8_0,    TN_IQ2_K,  TN_IQ3_K, TN_IQ5_K,
-                                 TN_IQ6_K, TN_IQ4_KSS, TN_IQ2_KL,  TN_IQ3_KS, TN_IQ1_KT};
+static const tn_dtype types[] = {TN_IQ1_S, TN_IQ1_M, TN_IQ2_XXS, TN_IQ2_XS, TN_IQ2_S,  TN_IQ3_XXS,
+                                 TN_IQ3_S, TN_TQ1_0, TN_TQ2_0,   TN_Q1_0,   TN_Q2_0,   TN_NVFP4,
+                                 TN_MXFP4, TN_Q4_0,  TN_Q8_0,    TN_Q6_0,   TN_IQ2_K,  TN_IQ3_K,
+                                 TN_IQ5_K, TN_IQ6_K, TN_IQ4_KSS, TN_IQ2_KL, TN_IQ3_KS, TN_IQ1_KT};
 static const char *const ways[][2] = {
     {NULL, NULL}, {"load", "sequential"}, {"read", "threads-direct"}, {"scheme", "float"}};
 

@@ -114,8 +114,9 @@ static void as_loaded_whole(void **state) {
  * others tiles are larger than the file, which is loaded whole. */
 static void types_that_are_reordered(void **state) {
     (void)state;
-    static const tn_dtype types[] = {TN_Q1_0,  TN_Q2_0,  TN_NVFP4, TN_MXFP4,  TN_TQ2_0, TN_IQ2_K,  TN_IQ3_K,
-                                     TN_IQ4_K, TN_IQ5_K, TN_IQ6_K, TN_IQ2_XS, TN_TQ1_0, TN_IQ4_KS, TN_IQ2_KT};
+    static const tn_dtype types[] = {TN_Q1_0,   TN_Q2_0,  TN_NVFP4,  TN_MXFP4,  TN_TQ2_0,
+                                     TN_IQ2_K,  TN_IQ3_K, TN_IQ4_K,  TN_IQ5_K,  TN_IQ6_K,
+                                     TN_IQ2_XS, TN_TQ1_0, TN_IQ4_KS, TN_IQ2_KT, TN_Q6_0};
     static float want[N_VOCAB_MAX], got[N_VOCAB_MAX];
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
         char path[FIXTURE_PATH];

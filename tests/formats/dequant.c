@@ -53,14 +53,14 @@ static void every_type_matches_its_definition(void **state) {
         free(got);
     }
     fclose(f);
-    for (int d = 0; d < TN_IQ2_K; d++) assert_true(seen[d]);
+    for (int d = 0; d < TN_Q6_0; d++) assert_true(seen[d]);
 }
 
 static void every_type_equals_ggml(void **state) {
     (void)state;
     FILE *f = fopen(TN_SOURCE_DIR "/tests/formats/dequant_vectors.bin", "rb");
     assert_non_null(f);
-    for (int t = TN_Q8_0; t < TN_IQ2_K; t++) {
+    for (int t = TN_Q8_0; t < TN_Q6_0; t++) {
         tn_dtype d = (tn_dtype)t;
         uint8_t blocks[2 * 292];
         float want[512], got[512];
@@ -78,12 +78,23 @@ static void every_type_equals_ggml(void **state) {
     fclose(f);
 }
 
+static void q6_0_equals_its_reference(FILE *f) {
+    uint8_t row[3 * 26];
+    float want[96], got[96];
+    assert_int_equal(fread(row, 1, sizeof row, f), sizeof row);
+    assert_int_equal(fread(want, 4, 96, f), 96);
+    assert_int_equal(tn_dtype_row_bytes(TN_Q6_0, 96), sizeof row);
+    tn_dequantise(TN_Q6_0, row, got, 96);
+    for (size_t i = 0; i < 96; i++) assert_true(got[i] == want[i]);
+}
+
 /* The whole row, its beginning, and a row from its second block on where rows have no head. */
 static void ik_types_equal_its_reference(void **state) {
     (void)state;
     enum { BLOCKS = 3, N = BLOCKS * TN_IK_BLOCK };
     FILE *f = fopen(TN_SOURCE_DIR "/tests/formats/ik_vectors.bin", "rb");
     assert_non_null(f);
+    q6_0_equals_its_reference(f);
     for (int t = TN_IQ2_K; t < TN_N_DTYPES; t++) {
         tn_dtype d = (tn_dtype)t;
         const size_t head = (size_t)tn_dtype_head_bytes(d), block = (size_t)tn_dtype_block_bytes(d);
