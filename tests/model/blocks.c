@@ -218,6 +218,10 @@ static void a_scale_that_is_no_number(void **state) {
     /* the f16 is in the high nibbles of four words */
     refuse_nan(path, false, 256, 56, "\x00\x00\x00\x00\x00\xe0\x00\x70", 8, 48);
     unlink(path);
+    snprintf(cmd, sizeof cmd, TN_TERN " synth --arch tiny-llama+256 --type q6_0 -o %s", path);
+    assert_int_equal(system(cmd), 0);
+    refuse_nan(path, false, 32, 26, "\x00\x7e", 2, 0);
+    unlink(path);
 }
 
 /* A linear of random blocks, whose bytes are such that no scale is NaN or large. */
