@@ -1,11 +1,11 @@
 /* formats/packed.h - weights of Hugging Face folders that were quantised by GPTQ or AWQ, or for MLX: a matrix [rows][cols]
- * is several tensors, whole numbers of 2 to 8 bits in words of 32 and what they mean:
+ * is several tensors, whole numbers of 2 to 6 or 8 bits in words of 32 and what they mean:
  *   GPTQ  w[n][k] = scales[g][n] * (q[k][n] - zero[g][n]), g = g_idx[k], or k / group without that tensor. qweight and
  *         qzeros are streams of bits, lowest first: of a column of words down k, and of a row of words along n. In format v1
  *         zeros are stored less one (modulo 2^bits), in v2 as they are.
  *   AWQ   the same with g = k / group and words of eight values of a row along n, in the order 0 2 4 6 1 3 5 7.
  *   MLX   w[n][k] = scales[n][k / group] * q[n][k] + biases[n][k / group], a row's q one stream of bits.
- * Products are exact in float32 (16 bits at most times 8), and the sum of MLX is rounded once. */
+ * Products of scales in 16 bits are exact in float32, and the sum of MLX is rounded once. */
 #ifndef TN_FORMATS_PACKED_H
 #define TN_FORMATS_PACKED_H
 

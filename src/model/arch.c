@@ -259,6 +259,8 @@ static void forget_states(tn_hparams *h) {
 static tern_status finish_kinds(const char *file, tn_hparams *h, tern_error *err) {
     TN_TRY(finish_experts(file, h, err));
     TN_TRY(finish_wkv(file, h, err));
+    TN_FAIL_IF(h->bidirectional && h->window == 1, err, TERN_E_UNSUPPORTED,
+               "%s: a window of 1 in a model that reads in both directions is not supported", file);
     forget_states(h);
     return TERN_OK;
 }

@@ -733,7 +733,7 @@ tern_status tn_arch_hparams_hf(const tn_arch *a, const json_t *o, const char *fi
     bool ternary; /* the reader of weights asks again */
     TN_TRY(tn_arch_ternary_hf(a, o, file, &ternary, err));
     tn_packing_plan packing; /* and so it does of this */
-    TN_TRY(tn_packing_hf(o, file, &packing, err));
+    TN_TRY(tn_packing_hf(o, ternary, file, &packing, err));
     TN_TRY(parse_windows(&c, a, h));
     TN_TRY(parse_latent(&c, a, h));
     TN_TRY(parse_layers(&c, a, h));

@@ -7,9 +7,20 @@
 #include <xxhash.h>
 
 uint64_t tn_folder_identity(const char *folder) {
-    static const char *const names[] = {
-        "",           "config.json", "tokenizer.json", "tokenizer.model",   "tokenizer_config.json",
-        "vocab.json", "merges.txt",  TN_RWKV_VOCAB,    "model.safetensors", "model.safetensors.index.json"};
+    static const char *const names[] = {"",
+                                        "config.json",
+                                        "tokenizer.json",
+                                        "tokenizer.model",
+                                        "tokenizer_config.json",
+                                        "modules.json",
+                                        "1_Pooling/config.json",
+                                        "2_Dense/model.safetensors",
+                                        "3_Dense/model.safetensors",
+                                        "vocab.json",
+                                        "merges.txt",
+                                        TN_RWKV_VOCAB,
+                                        "model.safetensors",
+                                        "model.safetensors.index.json"};
     uint64_t hash = 0;
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         char path[4096];

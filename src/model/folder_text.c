@@ -60,7 +60,17 @@ static tern_status read_dense(tn_ctx *ctx, const char *folder, const char *where
                folder, where);
     TN_FAIL_IF((size_t)snprintf(path, sizeof path, "%s/%s", folder, where) >= sizeof path, err,
                TERN_E_INVALID, "%s: path too long", folder);
-    return tn_safetensors_open(ctx, path, out, err);
+    TN_TRY(tn_safetensors_open(ctx, path, out, err));
+    TN_FAIL_IF(tn_safetensors_n_tensors(*out) != 1, err, TERN_E_UNSUPPORTED,
+               "%s: holds %zu tensors; a product without a bias has one", path,
+               tn_safetensors_n_tensors(*out));
+    return TERN_OK;
+}
+
+static bool is_there(const char *folder, const char *name) {
+    char path[4096];
+    struct stat sb;
+    return (size_t)snprintf(path, sizeof path, "%s/%s", folder, name) < sizeof path && !stat(path, &sb);
 }
 
 /* The name of a module's kind, after its last dot. */
@@ -75,25 +85,34 @@ static const char *kind_of(const json_t *module) {
 static tern_status read_modules(tn_ctx *ctx, const char *folder, const json_t *modules, tn_model_file *f,
                                 tn_hparams *h, tern_error *err) {
     const json_t *module;
+    static const char *const order[] = {"Transformer", "Pooling", "Dense", "Normalize"};
+    enum { POOLING = 1, DENSE, N_KINDS = sizeof order / sizeof *order };
     size_t i;
-    int n = 0;
+    int n = 0, before = 0;
     const char *last = "Dense";
+    TN_FAIL_IF(modules && !json_is_array(modules), err, TERN_E_FORMAT, "%s/modules.json is no list", folder);
     json_array_foreach(modules, i, module) {
         const char *kind = kind_of(module), *where = json_string_value(json_object_get(module, "path"));
-        const bool dense = !strcmp(kind, "Dense");
-        TN_FAIL_IF(
-            (!dense && strcmp(kind, "Transformer") && strcmp(kind, "Pooling") && strcmp(kind, "Normalize")) ||
-                (dense && (!f->arch->hf_names[TN_W_DENSE_1] || !where || n == 2)),
-            err, TERN_E_UNSUPPORTED,
-            "%s/modules.json: '%.40s' after the model is not supported for model type %s", folder, kind,
-            f->arch->hf);
-        if (dense) TN_TRY(read_dense(ctx, folder, where, &f->dense[n++], err));
+        int k = 0;
+        while (k < N_KINDS && strcmp(kind, order[k])) k++;
+        TN_FAIL_IF(k == N_KINDS || k < before || (k == POOLING && where && strcmp(where, "1_Pooling")) ||
+                       (k == DENSE && (!f->arch->hf_names[TN_W_DENSE_1] || !where || !*where || n == 2 ||
+                                       strchr(where, '/') || strstr(where, ".."))),
+                   err, TERN_E_UNSUPPORTED,
+                   "%s/modules.json: '%.40s' in this place is not supported for model type %s", folder, kind,
+                   f->arch->hf);
+        before = k;
+        if (k == DENSE) TN_TRY(read_dense(ctx, folder, where, &f->dense[n++], err));
     }
+    TN_FAIL_IF(!n && f->arch->hf_names[TN_W_DENSE_1] && is_there(folder, "2_Dense"), err, TERN_E_FORMAT,
+               "%s: has products after pooling (2_Dense) that no modules.json names", folder);
     const tn_tensor *t = n ? tn_file_tensor(f, TN_FOLDER_DENSE_1) : NULL;
     TN_FAIL_IF(n == 1 || (n && !t), err, TERN_E_UNSUPPORTED,
                "%s/modules.json: one '%s' after the model, or one without linear.weight, is not supported",
                folder, last);
-    h->n_between = t && t->dims[0] <= 1 << 20 ? (int32_t)t->dims[0] : 0;
+    TN_FAIL_IF(t && (!t->dims[0] || t->dims[0] > 1 << 20), err, TERN_E_FORMAT,
+               "%s: the first product after pooling has %" PRIu64 " rows", folder, t->dims[0]);
+    h->n_between = t ? (int32_t)t->dims[0] : 0;
     return TERN_OK;
 }
 

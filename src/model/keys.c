@@ -531,9 +531,7 @@ static const char *const idle_hf[] = {"architectures",
                                       "lora_dropout_p",
                                       "lora_main_params_trainable",
                                       "lora_rank",
-                                      "load_trained_adapters",
-                                      "truncate_dim",
-                                      "use_reg_tokens"};
+                                      "load_trained_adapters"};
 static const char *const idle_gguf[] = {"tensor_data_layout", "file_type", "attention.temperature_length"};
 
 /* Words that say nothing new. */

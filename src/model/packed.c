@@ -107,24 +107,34 @@ static tern_status read_gptq(const json_t *q, const char *file, tn_packing_plan 
 }
 
 static tern_status read_awq(const json_t *q, const char *file, tn_packing_plan *p, tern_error *err) {
-    const char *version = json_string_value(json_object_get(q, "version"));
+    const json_t *told = json_object_get(q, "version");
+    const char *version = json_string_value(told);
     const json_t *zero = json_object_get(q, "zero_point");
     TN_TRY(known_keys(q, awq_idle, file, false, err));
     p->kind = TN_PACKING_AWQ;
-    if (version && strcmp(version, "gemm") && strcmp(version, "GEMM")) return refuse(file, "version", err);
+    if (told && !json_is_null(told) && (!version || (strcmp(version, "gemm") && strcmp(version, "GEMM"))))
+        return refuse(file, "version", err);
     if (zero && !json_is_true(zero)) return refuse(file, "zero_point", err);
     return TERN_OK;
 }
 
+static bool says(const json_t *v) { return v && !json_is_null(v) && !json_is_false(v); }
+
 bool tn_packing_told(const json_t *config) {
-    return json_object_get(config, "quantization") || json_object_get(config, "quantization_config");
+    return says(json_object_get(config, "quantization")) ||
+           says(json_object_get(config, "quantization_config"));
 }
 
-tern_status tn_packing_hf(const json_t *config, const char *file, tn_packing_plan *out, tern_error *err) {
-    const json_t *q = json_object_get(config, "quantization");
-    if (!json_is_object(q)) q = json_object_get(config, "quantization_config");
+tern_status tn_packing_hf(const json_t *config, bool ternary, const char *file, tn_packing_plan *out,
+                          tern_error *err) {
+    const json_t *mlx_q = json_object_get(config, "quantization"),
+                 *other = json_object_get(config, "quantization_config"), *q = says(mlx_q) ? mlx_q : other;
     *out = (tn_packing_plan){.group = UINT64_MAX};
-    if (!q || json_is_null(q) || json_object_get(q, "quantization_mode")) return TERN_OK;
+    /* one of the two says how weights are to be read; converters for MLX write it under both names */
+    TN_FAIL_IF(says(mlx_q) && (!json_is_object(mlx_q) || ternary || json_object_get(other, "quant_method")),
+               err, TERN_E_UNSUPPORTED, "%s: 'quantization' is not supported%s", file,
+               json_is_object(mlx_q) ? " beside another 'quantization_config'" : " in this form");
+    if (!says(q) || ternary) return TERN_OK;
     const char *method = json_string_value(json_object_get(q, "quant_method"));
     const bool mlx = !method && json_object_get(q, "bits") && json_object_get(q, "group_size");
     TN_FAIL_IF(!method && !mlx, err, TERN_E_UNSUPPORTED, "%s: 'quantization_config' is not supported", file);

@@ -17,8 +17,9 @@ typedef struct tn_packing_plan {
 } tn_packing_plan;
 
 /* Reads `quantization_config` or MLX's `quantization` of a configuration. Another method, and a key that is not known and
- * might change the values, is an error that names it. BitNet's is left to tn_arch_ternary_hf. */
-tern_status tn_packing_hf(const json_t *config, const char *file, tn_packing_plan *out, tern_error *err);
+ * might change the values, is an error that names it. ternary: tn_arch_ternary_hf has read it as BitNet's. */
+tern_status tn_packing_hf(const json_t *config, bool ternary, const char *file, tn_packing_plan *out,
+                          tern_error *err);
 /* Whether a configuration has one of the two. */
 bool tn_packing_told(const json_t *config);
 /* Replaces the tensors of every packed module M by one, M.weight; nothing without a plan. text: what the folder holds, for

@@ -273,7 +273,8 @@ static bool of_first_values(const tn_source *s, const char *name) {
 
 /* Of an adapter for one kind of task, which Jina's third model has beside its weights: without a task none is used. */
 static bool of_task(const tn_source *s, const char *name) {
-    return s->st && s->arch->encoder && strstr(name, ".parametrizations.weight.0.lora_");
+    return s->st && s->arch->hf && !strcmp(s->arch->hf, "jina_bert_v3") &&
+           strstr(name, ".parametrizations.weight.0.lora_");
 }
 
 /* A tensor of a layer that no role takes would be left out of what is computed: it is refused. */
@@ -473,7 +474,8 @@ static tern_status open_folder(tn_source *s, const char *path, bool head, tern_e
     if (st == TERN_OK) st = tn_renamed_config(&config, file, err);
     if (st == TERN_OK) st = check_kind(path, tn_arch_of_head_hf(config), head, err);
     if (st == TERN_OK) st = (head ? read_head : read_config)(s, config, file, err);
-    if (st == TERN_OK) st = tn_packing_hf(tn_packing_told(config) ? config : whole, file, &plan, err);
+    if (st == TERN_OK)
+        st = tn_packing_hf(tn_packing_told(config) ? config : whole, s->ternary, file, &plan, err);
     if (st == TERN_OK) st = tn_safetensors_open(s->ctx, path, &s->st, err);
     if (st == TERN_OK) st = tn_packing_apply(s->ctx, &plan, file, s->st, s->packing, sizeof s->packing, err);
     json_decref(whole); /* the plan is of it */
@@ -498,6 +500,8 @@ static tern_status open_folder(tn_source *s, const char *path, bool head, tern_e
 /* Zeros that stand for bytes that are gone are no weights, and bytes of two files are no model. */
 static tern_status check_whole(const tn_source *s, tern_error *err) {
     bool changed = s->gguf ? tn_gguf_changed(s->gguf) : s->st && tn_safetensors_changed(s->st);
+    for (int i = 0; i < 2; i++)
+        changed = changed || (s->file.dense[i] && tn_safetensors_changed(s->file.dense[i]));
     TN_FAIL_IF(changed, err, TERN_E_IO, "%s: was written to while it was read", s->path);
     return TERN_OK;
 }

@@ -187,10 +187,14 @@ def main(tmp):
         (lambda t, q: q.update(hadamard=True), "'hadamard'"), (lambda t, q: q.update(quant_method="aqlm"), "'aqlm'"), (lambda t, q: q.update(bits=9), "'bits'"),
         (lambda t, q: q.update(pack_dtype="int16"), "'pack_dtype'"), (drop(".g_idx"), "desc_act"), (drop(".qzeros"), ".qzeros"), (index, "names group"), (cut, "groups want"),
         (lambda t, q: q.update(group_size=96), "groups want"), (drop(".scales"), ".scales")])
-    refusals(tmp, "no-awq", made["awq"], cases["awq"][0], [(lambda t, q: q.update(version="gemv"), "'version'"), (lambda t, q: q.update(zero_point=False), "'zero_point'")])
+    refusals(tmp, "no-awq", made["awq"], cases["awq"][0], [(lambda t, q: q.update(version="gemv"), "'version'"), (lambda t, q: q.update(version=5), "'version'"), (lambda t, q: q.update(zero_point=False), "'zero_point'"),
+        (lambda t, q: q.update(quantization_mode="online", quant_method="bitnet"), "'bitnet'")])
     refusals(tmp, "no-mlx", made["mlx4"], cases["mlx4"][0], [
         (lambda t, q: q.update(mode="mxfp4"), "'mode'"), (lambda t, q: q[special].update(mode="nvfp4"), "'mode'"), (lambda t, q: q.update(rotated=True), "'rotated'"),
         (lambda t, q: q[special].update(bits=4), "groups want"), (lambda t, q: q[special].update(group_size=48), "no groups of 48"), (drop(".biases"), ".biases")])
+    both = dict(cases["mlx4"][0], quantization_config=base)
+    refusals(tmp, "no-two", made["mlx4"], both, [(lambda t, q: None, "beside another"), (lambda t, q: q.clear(), "beside another")])
+    refusals(tmp, "no-word", made["mlx4"], {"quantization_config": None, "quantization": "mlx"}, [(lambda t, q: None, "'quantization' is not supported in this form")])
     out = subprocess.run([TERN, "pack", str(tmp / "mlx4"), "-o", str(tmp / "m.tern"), "--quick"], capture_output=True, text=True)
     if out.returncode or "rounding them again loses more" not in out.stdout + out.stderr:
         sys.exit(f"FAILED: pack: {out.stdout}{out.stderr}")

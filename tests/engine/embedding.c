@@ -203,9 +203,41 @@ static void refuses_what_it_does_not_compute(void **state) {
         {"gemma-embedding", "2_Dense/config.json",
          "{\"activation_function\": \"torch.nn.modules.activation.Tanh\"}", "2_Dense"},
         {"gemma-embedding", "2_Dense/config.json", "{\"bias\": true}", "2_Dense"},
+        {"modern-bert", "config.json", "{\"local_attention\": 1}", "a window of 1"},
+        {"jina-bert-v3", "config.json", "{\"truncate_dim\": 8}", "'truncate_dim'"},
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         refuse(all[i].name, all[i].file, all[i].patch, all[i].why);
+}
+
+/* EmbeddingGemma's folder with another modules.json (NULL: none). */
+static void believes_its_modules(void **state) {
+    (void)state;
+#define MODULE(kind, path) "{\"type\": \"sentence_transformers.models." kind "\", \"path\": \"" path "\"}"
+#define TWO MODULE("Dense", "2_Dense") ", " MODULE("Dense", "3_Dense")
+#define MODEL MODULE("Transformer", "")
+    static const struct {
+        const char *modules, *why;
+    } all[] = {
+        {NULL, "2_Dense"},
+        {"{}", "no list"},
+        {"[]", "2_Dense"},
+        {"[" MODEL ", " MODULE("Pooling", "9_Pooling") ", " TWO "]", "'Pooling'"},
+        {"[" MODEL ", " TWO ", " MODULE("Pooling", "1_Pooling") "]", "'Pooling'"},
+        {"[" MODEL ", " MODULE("Normalize", "") ", " TWO "]", "'Dense'"},
+        {"[" MODEL ", " MODULE("Dense", "../2_Dense") ", " MODULE("Dense", "3_Dense") "]", "'Dense'"},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        char folder[FIXTURE_PATH], path[FIXTURE_PATH + 40];
+        tern_error err = {0};
+        tern_engine *e = NULL;
+        fixture_copy_folder(CASES "/gemma-embedding/hf", folder, "modules");
+        snprintf(path, sizeof path, "%s/modules.json", folder);
+        if (all[i].modules) fixture_write(path, all[i].modules, strlen(all[i].modules));
+        else assert_int_equal(remove(path), 0);
+        assert_int_not_equal(tern_engine_open(folder, NULL, &e, &err), TERN_OK);
+        if (!strstr(err.message, all[i].why)) fail_msg("%zu: %s", i, err.message);
+    }
 }
 
 static void writes_nothing(void **state) {
@@ -226,6 +258,7 @@ int main(void) {
         cmocka_unit_test(agrees_with_the_definitions),
         cmocka_unit_test(keeps_the_template),
         cmocka_unit_test(refuses_what_it_does_not_compute),
+        cmocka_unit_test(believes_its_modules),
         cmocka_unit_test(writes_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
