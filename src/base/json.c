@@ -146,3 +146,8 @@ tern_status tn_json_read(const char *path, size_t flags, json_t **out, tern_erro
     bool memory = json_error_code(&je) == json_error_out_of_memory;
     return tn_fail(err, memory ? TERN_E_MEMORY : TERN_E_FORMAT, "%s: line %d: %s", path, je.line, je.text);
 }
+
+bool tn_json_is_word(const json_t *o, const char *key, const char *word) {
+    const char *s = json_string_value(json_object_get(o, key));
+    return s && !strcmp(s, word);
+}

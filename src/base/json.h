@@ -23,6 +23,8 @@ json_t *tn_json_pack(const char *fmt, ...);
 json_t *tn_json_string(const char *text, size_t n_bytes);
 json_t *tn_json_real(double v);
 
+/* Whether an object's member is this text. */
+bool tn_json_is_word(const json_t *o, const char *key, const char *word);
 /* Both take value. On failure *object or *array is released and becomes NULL. */
 void tn_json_set(json_t **object, const char *key, json_t *value);
 void tn_json_append(json_t **array, json_t *value);

@@ -87,10 +87,10 @@ int cli_bench_once(const command *c, const model_args *ma, int32_t n_prompt, int
             "read_bytes", (json_int_t)x.read_bytes, "peak_rss_bytes", (json_int_t)rss, "first_token",
             ids[n_prompt], "method", x.read_method ? x.read_method : "float");
         if (x.cpu_busy_s + x.npu_busy_s > 0) { /* only packages run as tasks, whose times are added up */
-            tn_json_set(&j, "compute_ms", tn_json_pack("f", busy * 1e3));
-            tn_json_set(&j, "wait_ms", tn_json_pack("f", wait * 1e3));
-            tn_json_set(&j, "cpu_bubble", tn_json_pack("f", x.cpu_bubble));
-            tn_json_set(&j, "npu_bubble", tn_json_pack("f", x.npu_bubble));
+            tn_json_set(&j, "compute_ms", tn_json_real(busy * 1e3));
+            tn_json_set(&j, "wait_ms", tn_json_real(wait * 1e3));
+            tn_json_set(&j, "cpu_bubble", tn_json_real(x.cpu_bubble));
+            tn_json_set(&j, "npu_bubble", tn_json_real(x.npu_bubble));
         }
         rc = cli_emit_json(j, JSON_COMPACT | JSON_REAL_PRECISION(6));
     }
@@ -211,10 +211,10 @@ static json_t *cold_json(const model_args *ma, const char *test, const spread *s
                      sp[8].median, "ttft_over_bound", over_bound(sp), "read_bytes", bytes, "peak_rss_bytes",
                      rss, "method", method, "model", ma->model, "repeats", (int)repeats);
     if (tasks) {
-        tn_json_set(&ms, "compute", tn_json_pack("f", sp[6].median));
-        tn_json_set(&ms, "wait", tn_json_pack("f", sp[7].median));
-        tn_json_set(&j, "cpu_bubble", tn_json_pack("f", sp[9].median));
-        tn_json_set(&j, "npu_bubble", tn_json_pack("f", sp[10].median));
+        tn_json_set(&ms, "compute", tn_json_real(sp[6].median));
+        tn_json_set(&ms, "wait", tn_json_real(sp[7].median));
+        tn_json_set(&j, "cpu_bubble", tn_json_real(sp[9].median));
+        tn_json_set(&j, "npu_bubble", tn_json_real(sp[10].median));
     }
     tn_json_set(&j, "ttft_ms", ms);
     return j;

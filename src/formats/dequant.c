@@ -54,9 +54,10 @@ static void q5_0(const uint8_t *b, float *y) {
 }
 
 static void q6_0(const uint8_t *b, float *y) {
+    const float d = f16_at(b);
     int8_t q[32];
     tn_q6_0_values(b, q);
-    for (int i = 0; i < 32; i++) y[i] = f16_at(b) * (float)q[i];
+    for (int i = 0; i < 32; i++) y[i] = d * (float)q[i];
 }
 
 static void q5_1(const uint8_t *b, float *y) {

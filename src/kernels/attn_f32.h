@@ -37,8 +37,8 @@ typedef struct tn_attn_f32_args {
 } tn_attn_f32_args;
 
 /* The floats k and v are those the cells stand for. For every row: s_p = scale * chain of fma over d
- * ascending of q[d]*k[p][d] (then soft cap, then fma(-slope, |p - own|, s_p)), m = max s_p, w_p = exp(s_p - m) (tn_expf, the same polynomial
- * in every variant), out[d] = (chain of fma over p ascending of w_p * v[p][d]) / sum w_p. The sum of w is
+ * ascending of q[d]*k[p][d] (then soft cap, then fma(-slope, |p - own|, s_p)), m = max s_p,
+ * w_p = exp(s_p - m) (tn_expf, the same polynomial in every variant), out[d] = (chain of fma over p ascending of w_p * v[p][d]) / sum w_p. The sum of w is
  * taken in 16 lanes (lane p % 16) ascending, then the lanes pairwise (stride 8, 4, 2, 1); a row's sink
  * adds exp(min(sink - m, 80)) to it. Bits do not depend on n_rows or on the other rows. */
 typedef void (*tn_attn_f32_fn)(const tn_attn_f32_args *a);

@@ -46,11 +46,6 @@ static void rename_all(json_t **o, const renamed *all, size_t n) {
     }
 }
 
-static bool is_word(const json_t *o, const char *key, const char *word) {
-    const char *s = json_string_value(json_object_get(o, key));
-    return s && !strcmp(s, word);
-}
-
 static void set_word(json_t **o, const char *key, const char *word) {
     if (*o) tn_json_set(o, key, tn_json_string(word, strlen(word)));
 }
@@ -62,7 +57,7 @@ static void of_nomic(json_t **o) {
     static const char *const of_experts[] = {"num_local_experts", "num_experts_per_tok", "norm_topk_prob"};
     for (size_t i = 0; *o && !moe && i < sizeof of_experts / sizeof *of_experts; i++)
         (void)json_object_del(*o, of_experts[i]);
-    if (*o && is_word(*o, "hidden_act", "swiglu")) set_word(o, "hidden_act", "silu");
+    if (*o && tn_json_is_word(*o, "hidden_act", "swiglu")) set_word(o, "hidden_act", "silu");
     if (*o) (void)json_object_del(*o, "n_positions"); /* what the training did not reach */
 }
 
@@ -82,17 +77,18 @@ static const char *jina_of(const json_t *o) {
     const json_t *map = json_object_get(o, "auto_map");
     const char *where = json_string_value(json_object_get(map, "AutoModel"));
     if (!where) where = json_string_value(json_object_get(o, "_name_or_path"));
-    if (is_word(o, "model_type", "bert") && is_word(o, "position_embedding_type", "alibi"))
+    if (tn_json_is_word(o, "model_type", "bert") && tn_json_is_word(o, "position_embedding_type", "alibi"))
         return where && strstr(where, "qk-post-norm") ? "jina_bert_v2_code" : "jina_bert_v2";
-    if (is_word(o, "model_type", "xlm-roberta") && is_word(o, "position_embedding_type", "rotary"))
+    if (tn_json_is_word(o, "model_type", "xlm-roberta") &&
+        tn_json_is_word(o, "position_embedding_type", "rotary"))
         return "jina_bert_v3";
     return NULL;
 }
 
 tern_status tn_renamed_config(json_t **config, const char *file, tern_error *err) {
     const char *jina = jina_of(*config);
-    const bool is_nomic = is_word(*config, "model_type", "nomic_bert"),
-               is_modern = is_word(*config, "model_type", "modernbert");
+    const bool is_nomic = tn_json_is_word(*config, "model_type", "nomic_bert"),
+               is_modern = tn_json_is_word(*config, "model_type", "modernbert");
     if (!jina && !is_nomic && !is_modern) return TERN_OK;
     json_t *o = tn_json_copy_flat(*config);
     if (o && is_nomic) of_nomic(&o);

@@ -115,7 +115,8 @@ static const uint8_t *file_row(const load_job *j, int64_t n) {
 
 /* Q6_0 becomes Q8_0: the same scale, and values of a byte. */
 static void widen_q6_0(const uint8_t *row, int32_t k, uint8_t *out) {
-    for (; k > 0; k -= 32, row += tn_dtype_block_bytes(TN_Q6_0), out += 34) {
+    for (; k > 0;
+         k -= 32, row += tn_dtype_block_bytes(TN_Q6_0), out += tn_blocks_traits_of[TN_BLOCKS_Q8_0].bytes) {
         memcpy(out, row, 2);
         tn_q6_0_values(row, (int8_t *)out + 2);
     }

@@ -12,11 +12,6 @@ static bool one_of(const char *key, const char *const *list) {
     return false;
 }
 
-static bool is_word(const json_t *o, const char *key, const char *word) {
-    const char *s = json_string_value(json_object_get(o, key));
-    return s && !strcmp(s, word);
-}
-
 static tern_status read_sizes(const json_t *o, const char *file, int32_t *bits, uint64_t *group,
                               tern_error *err) {
     const json_t *b = json_object_get(o, "bits"), *g = json_object_get(o, "group_size");
@@ -89,7 +84,7 @@ static tern_status known_keys(const json_t *q, const char *const *idle, const ch
             json_is_null(v) || json_is_false(v) || (json_is_object(v) && !json_object_size(v));
         const bool module = modules && (json_is_object(v) || json_is_boolean(v));
         if (!nothing && !module && !one_of(key, idle) &&
-            !(is_word(q, key, "int32") && !strcmp(key, "pack_dtype")))
+            !(tn_json_is_word(q, key, "int32") && !strcmp(key, "pack_dtype")))
             return refuse(file, key, err);
     }
     return TERN_OK;
@@ -99,9 +94,9 @@ static tern_status read_gptq(const json_t *q, const char *file, tn_packing_plan 
     const json_t *format = json_object_get(q, "checkpoint_format");
     TN_TRY(known_keys(q, gptq_idle, file, false, err));
     p->kind = TN_PACKING_GPTQ;
-    p->stored_less = !is_word(q, "checkpoint_format", "gptq_v2");
+    p->stored_less = !tn_json_is_word(q, "checkpoint_format", "gptq_v2");
     p->ordered = json_is_true(json_object_get(q, "desc_act"));
-    if (format && !json_is_null(format) && p->stored_less && !is_word(q, "checkpoint_format", "gptq"))
+    if (format && !json_is_null(format) && p->stored_less && !tn_json_is_word(q, "checkpoint_format", "gptq"))
         return refuse(file, "checkpoint_format", err);
     return TERN_OK;
 }
@@ -142,7 +137,8 @@ tern_status tn_packing_hf(const json_t *config, bool ternary, const char *file, 
     if (mlx) {
         out->kind = TN_PACKING_MLX;
         out->of = q;
-        if (json_object_get(q, "mode") && !is_word(q, "mode", "affine")) return refuse(file, "mode", err);
+        if (json_object_get(q, "mode") && !tn_json_is_word(q, "mode", "affine"))
+            return refuse(file, "mode", err);
         return known_keys(q, mlx_idle, file, true, err);
     }
     if (!strcmp(method, "gptq")) TN_TRY(read_gptq(q, file, out, err));
@@ -197,7 +193,7 @@ static tern_status sizes_of(making *m, const char *name, size_t n_module, tn_pac
     json_object_foreach((json_t *)(uintptr_t)own, key, v) {
         if (!one_of(key, mlx_idle)) return refuse(m->file, key, m->err);
     }
-    if (json_object_get(own, "mode") && !is_word(own, "mode", "affine"))
+    if (json_object_get(own, "mode") && !tn_json_is_word(own, "mode", "affine"))
         return refuse(m->file, "mode", m->err);
     return read_sizes(own, m->file, &p->bits, &p->group, m->err);
 }
