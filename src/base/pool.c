@@ -38,6 +38,7 @@ struct tn_pool {
     atomic_int n_sleeping;  /* changed under mu */
     atomic_uint generation; /* odd while a loop is open; publishes the fields below */
     atomic_int inside;      /* workers that may touch the open loop */
+    _Atomic uint64_t moves; /* this loop's shares that threads began to move (low half), have moved (high) */
     atomic_bool quit;
     void (*fn)(void *, int, int);
     void *arg;
@@ -46,7 +47,7 @@ struct tn_pool {
         int i_thread;
         pthread_t thread;
         /* Items [low half, high half) that it has not begun. A cache line of its own: its owner changes it for
-         * every item. Relaxed: items carry no order, and `generation` publishes a new loop's shares. */
+         * every item. `generation` publishes a new loop's shares; items carry no order. */
         _Alignas(64) _Atomic uint64_t share;
     } workers[];
 };
@@ -55,8 +56,9 @@ static uint64_t share_of(uint32_t from, uint32_t to) { return (uint64_t)to << 32
 static uint32_t share_from(uint64_t s) { return (uint32_t)s; }
 static uint32_t share_to(uint64_t s) { return (uint32_t)(s >> 32); }
 
+/* Released, so that who sees a share shortened also sees the move that `moves` began to count before it. */
 static bool replace(_Atomic uint64_t *share, uint64_t *old, uint64_t new) {
-    return atomic_compare_exchange_weak_explicit(share, old, new, memory_order_relaxed, memory_order_relaxed);
+    return atomic_compare_exchange_weak_explicit(share, old, new, memory_order_release, memory_order_acquire);
 }
 
 /* Runs what is left of the thread's own share, from its front. */
@@ -74,23 +76,36 @@ static void work_own(tn_pool *p, int i_thread) {
  * is changed by nobody else. Returns false when the other has nothing left. */
 static bool take_half(tn_pool *p, int i_thread, int i_other) {
     _Atomic uint64_t *other = &p->workers[i_other].share;
-    uint64_t s = atomic_load_explicit(other, memory_order_relaxed);
-    while (share_from(s) < share_to(s)) {
+    uint64_t s = atomic_load_explicit(other, memory_order_acquire);
+    if (share_from(s) >= share_to(s)) return false;
+    bool taken = false;
+    atomic_fetch_add(&p->moves, 1);
+    while (!taken && share_from(s) < share_to(s)) {
         uint32_t mid = share_to(s) - (share_to(s) - share_from(s) + 1) / 2;
-        if (replace(other, &s, share_of(share_from(s), mid))) {
+        taken = replace(other, &s, share_of(share_from(s), mid));
+        if (taken)
             atomic_store_explicit(&p->workers[i_thread].share, share_of(mid, share_to(s)),
-                                  memory_order_relaxed);
-            return true;
-        }
+                                  memory_order_release);
     }
-    return false;
+    atomic_fetch_add(&p->moves, (uint64_t)1 << 32);
+    return taken;
 }
 
+/* Runs its own share, then what it takes from others. It leaves when it found every share empty while none was
+ * on its way: items between two shares would otherwise be left to the thread that moves them alone. */
 static void work(tn_pool *p, int i_thread) {
     work_own(p, i_thread);
-    for (int i = 1; i < p->n_threads;) {
-        if (take_half(p, i_thread, (i_thread + i) % p->n_threads)) {
+    uint32_t moved = (uint32_t)(atomic_load(&p->moves) >> 32);
+    for (int i = 1; i <= p->n_threads;) {
+        if (i == p->n_threads) {
+            uint64_t moves = atomic_load(&p->moves);
+            if ((uint32_t)moves == moved) return;
+            moved = (uint32_t)(moves >> 32);
+            sched_yield();
+            i = 1;
+        } else if (take_half(p, i_thread, (i_thread + i) % p->n_threads)) {
             work_own(p, i_thread);
+            moved = (uint32_t)(atomic_load(&p->moves) >> 32);
             i = 1;
         } else {
             i++;
@@ -151,6 +166,7 @@ void tn_pool_for(tn_pool *p, int n_items, void (*fn)(void *, int, int), void *ar
     pthread_mutex_lock(&p->run_mu);
     p->fn = fn;
     p->arg = arg;
+    atomic_store_explicit(&p->moves, 0, memory_order_relaxed);
     for (int i = 0; i < p->n_threads; i++)
         atomic_store_explicit(&p->workers[i].share,
                               share_of((uint32_t)((int64_t)n_items * i / p->n_threads),
