@@ -1,9 +1,14 @@
 #include "formats/packed.h"
 
+#include "base/finite.h"
+#include "base/half.h"
 #include "base/status.h"
+#include "formats/gguf.h"
 
 #include <inttypes.h>
 #include <string.h>
+
+enum { BLOCK = 32 }; /* values of Q4_1 and Q8_0 */
 
 const char *tn_packing_name(tn_packing kind) {
     static const char *const names[] = {"none", "GPTQ", "AWQ", "MLX"};
@@ -72,7 +77,15 @@ static tern_status check_indices(tn_packed *p, tern_error *err) {
     return TERN_OK;
 }
 
-tern_status tn_packed_check(tn_packed *p, tern_error *err) {
+/* Whether each 32 input channels are of one group. */
+static bool groups_are_blocks(const tn_packed *p) {
+    if (!p->indices.data) return p->group % BLOCK == 0 || p->group >= p->cols;
+    for (uint64_t k = 0; k < p->cols; k++)
+        if (word_at(&p->indices, k) != word_at(&p->indices, k / BLOCK * BLOCK)) return false;
+    return true;
+}
+
+static tern_status check(tn_packed *p, tern_error *err) {
     const bool mlx = p->kind == TN_PACKING_MLX, gptq = p->kind == TN_PACKING_GPTQ;
     const tn_tensor *q = &p->q;
     TN_TRY(words(q, err));
@@ -107,24 +120,14 @@ tern_status tn_packed_check(tn_packed *p, tern_error *err) {
     return gptq ? check_indices(p, err) : TERN_OK;
 }
 
-/* ---- rows -------------------------------------------------------------------------------------------- */
-
-static void gptq_row(const tn_packed *p, uint64_t r, float *out) {
-    const uint32_t bits = (uint32_t)p->bits, mask = (1u << bits) - 1;
-    const uint64_t zero_words = p->rows * bits / 32;
-    uint64_t last = UINT64_MAX;
-    float scale = 0;
-    int32_t zero = 0;
-    for (uint64_t k = 0; k < p->cols; k++) {
-        const uint64_t g = p->indices.data ? word_at(&p->indices, k) : k / p->group;
-        if (g != last) {
-            scale = value_at(&p->scales, g * p->rows + r);
-            zero = (int32_t)((bits_at(&p->zeros, g * zero_words, 1, r, bits) + p->zero_plus) & mask);
-            last = g;
-        }
-        out[k] = scale * (float)((int32_t)bits_at(&p->q, r, p->rows, k, bits) - zero);
-    }
+tern_status tn_packed_check(tn_packed *p, tern_error *err) {
+    TN_TRY(check(p, err));
+    if (p->cols % BLOCK) p->blocks = TN_N_DTYPES;
+    else p->blocks = p->bits <= 4 && groups_are_blocks(p) ? TN_Q4_1 : TN_Q8_0;
+    return TERN_OK;
 }
+
+/* ---- rows -------------------------------------------------------------------------------------------- */
 
 /* The nibble of a row of words that holds value n. */
 static int32_t awq_at(const tn_tensor *t, uint64_t row, uint64_t n_words, uint64_t n) {
@@ -132,11 +135,38 @@ static int32_t awq_at(const tn_tensor *t, uint64_t row, uint64_t n_words, uint64
     return (int32_t)(word_at(t, row * n_words + n / 8) >> (4 * place[n % 8]) & 15);
 }
 
+/* The zero of a row's group, of GPTQ and AWQ. */
+static int32_t zero_at(const tn_packed *p, uint64_t g, uint64_t r) {
+    const uint32_t bits = (uint32_t)p->bits, mask = (1u << bits) - 1;
+    if (p->kind == TN_PACKING_AWQ) return awq_at(&p->zeros, g, p->rows / 8, r);
+    return (int32_t)((bits_at(&p->zeros, g * (p->rows * bits / 32), 1, r, bits) + p->zero_plus) & mask);
+}
+
+static uint64_t group_of(const tn_packed *p, uint64_t k) {
+    return p->indices.data ? word_at(&p->indices, k) : k / p->group;
+}
+
+static void gptq_row(const tn_packed *p, uint64_t r, float *out) {
+    const uint32_t bits = (uint32_t)p->bits;
+    uint64_t last = UINT64_MAX;
+    float scale = 0;
+    int32_t zero = 0;
+    for (uint64_t k = 0; k < p->cols; k++) {
+        const uint64_t g = group_of(p, k);
+        if (g != last) {
+            scale = value_at(&p->scales, g * p->rows + r);
+            zero = zero_at(p, g, r);
+            last = g;
+        }
+        out[k] = scale * (float)((int32_t)bits_at(&p->q, r, p->rows, k, bits) - zero);
+    }
+}
+
 static void awq_row(const tn_packed *p, uint64_t r, float *out) {
     const uint64_t n_words = p->rows / 8;
     for (uint64_t k = 0; k < p->cols; k++) {
         const uint64_t g = k / p->group;
-        const int32_t zero = awq_at(&p->zeros, g, n_words, r);
+        const int32_t zero = zero_at(p, g, r);
         out[k] = value_at(&p->scales, g * p->rows + r) * (float)(awq_at(&p->q, k, n_words, r) - zero);
     }
 }
@@ -157,4 +187,78 @@ void tn_packed_row(const tn_packed *p, uint64_t r, float *out) {
     if (p->kind == TN_PACKING_MLX) mlx_row(p, r, out);
     else if (p->kind == TN_PACKING_AWQ) awq_row(p, r, out);
     else gptq_row(p, r, out);
+}
+
+/* ---- blocks ------------------------------------------------------------------------------------------ */
+
+/* Eight values of 4 bits, lowest first, as bytes. */
+static uint64_t bytes_of(uint32_t word) {
+    uint64_t v = word;
+    v = (v | v << 16) & 0x0000ffff0000ffffu;
+    v = (v | v << 8) & 0x00ff00ff00ff00ffu;
+    return (v | v << 4) & 0x0f0f0f0f0f0f0f0fu;
+}
+
+/* The codes of input channels k .. k + 31 of a row as Q4_1 has them: 0 .. 15 in low halves of bytes, 16 .. 31 in high ones. */
+static void block_codes(const tn_packed *p, uint64_t r, uint64_t k, uint8_t out[BLOCK / 2]) {
+    const bool mlx = p->kind == TN_PACKING_MLX;
+    const uint64_t n_words = p->q.dims[1], first = mlx ? r * n_words : r, stride = mlx ? 1 : p->rows;
+    if (p->kind == TN_PACKING_AWQ) {
+        for (uint64_t i = 0; i < BLOCK / 2; i++)
+            out[i] = (uint8_t)(awq_at(&p->q, k + i, n_words, r) | awq_at(&p->q, k + i + BLOCK / 2, n_words, r)
+                                                                      << 4);
+    } else if (p->bits == 4) {
+        for (uint64_t half = 0; half < 2; half++) {
+            const uint64_t at = first + (k / 8 + half) * stride,
+                           v = bytes_of(word_at(&p->q, at)) | bytes_of(word_at(&p->q, at + 2 * stride)) << 4;
+            memcpy(out + 8 * half, &v, sizeof v);
+        }
+    } else {
+        const uint32_t bits = (uint32_t)p->bits;
+        for (uint64_t i = 0; i < BLOCK / 2; i++)
+            out[i] = (uint8_t)(bits_at(&p->q, first, stride, k + i, bits) |
+                               bits_at(&p->q, first, stride, k + i + BLOCK / 2, bits) << 4);
+    }
+}
+
+/* What a row's code q stands for in a group: scale * q + offset. */
+static void scale_of(const tn_packed *p, uint64_t r, uint64_t g, float *scale, float *offset) {
+    if (p->kind == TN_PACKING_MLX) {
+        *scale = value_at(&p->scales, r * p->n_groups + g);
+        *offset = value_at(&p->zeros, r * p->n_groups + g);
+        return;
+    }
+    *scale = value_at(&p->scales, g * p->rows + r);
+    *offset = -*scale * (float)zero_at(p, g, r);
+}
+
+static void blocks_q4_1(const tn_packed *p, uint64_t r, uint64_t n, uint8_t *out) {
+    const uint64_t block_bytes = (uint64_t)tn_dtype_block_bytes(TN_Q4_1),
+                   row_bytes = tn_dtype_row_bytes(TN_Q4_1, p->cols);
+    for (uint64_t k = 0; k < p->cols; k += BLOCK) {
+        const uint64_t g = group_of(p, k);
+        for (uint64_t i = 0; i < n; i++) {
+            uint8_t *b = out + i * row_bytes + k / BLOCK * block_bytes;
+            float scale, offset;
+            scale_of(p, r + i, g, &scale, &offset);
+            const uint16_t d[] = {tn_f32_f16(scale), tn_f32_f16(offset)};
+            memcpy(b, d, sizeof d);
+            block_codes(p, r + i, k, b + sizeof d);
+        }
+    }
+}
+
+void tn_packed_blocks(const tn_packed *p, uint64_t r, uint64_t n, tn_dtype type, float *values,
+                      uint8_t *out) {
+    static const uint16_t no_number = 0x7e00;
+    if (type == TN_Q4_1) {
+        blocks_q4_1(p, r, n, out);
+        return;
+    }
+    const uint64_t row_bytes = tn_dtype_row_bytes(TN_Q8_0, p->cols);
+    for (uint64_t i = 0; i < n; i++, out += row_bytes) {
+        tn_packed_row(p, r + i, values);
+        if (tn_all_finite(values, (size_t)p->cols)) tn_quantise_q8_0(values, out, p->cols);
+        else memcpy(out, &no_number, sizeof no_number);
+    }
 }

@@ -18,14 +18,21 @@ typedef struct tn_packed {
     int32_t bits;
     uint64_t group; /* input channels; > 0 */
     uint64_t rows, cols, n_groups;
-    uint32_t zero_plus;                  /* 1: of GPTQ's v1 */
+    uint32_t zero_plus; /* 1: of GPTQ's v1 */
+    tn_dtype blocks; /* what tn_packed_blocks makes of it at best: TN_Q4_1, TN_Q8_0; TN_N_DTYPES: nothing */
     tn_tensor q, zeros, scales, indices; /* zeros: MLX's biases. indices.data NULL: there are none */
 } tn_packed;
 
 const char *tn_packing_name(tn_packing kind);
-/* Sets rows, cols and n_groups from the tensors; or an error that names the tensor whose type, shape or values do not fit. */
+/* Sets rows, cols, n_groups and blocks from the tensors; or an error that names the tensor whose type, shape or values do not fit. */
 tern_status tn_packed_check(tn_packed *p, tern_error *err);
 /* Row r to out [cols]. */
 void tn_packed_row(const tn_packed *p, uint64_t r, float *out);
+/* Rows r .. r + n - 1 as GGUF's blocks of 32, of p->blocks or of TN_Q8_0, to out [n][tn_dtype_row_bytes]. Weights of at most
+ * 4 bits keep their codes (Q4_1): scales and offsets are rounded to 16 bits, which those of F16 scales and zeros of a power
+ * of two are. Others, and those whose 32 neighbours are of several groups, are rounded to 8 bits (Q8_0); values: room for a
+ * row of floats. Rows next to each other are read together, because GPTQ and AWQ store columns. A number that is none
+ * becomes a scale that is none. */
+void tn_packed_blocks(const tn_packed *p, uint64_t r, uint64_t n, tn_dtype type, float *values, uint8_t *out);
 
 #endif

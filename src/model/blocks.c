@@ -44,10 +44,35 @@ static bool type_of(tn_dtype d, tn_blocks_type *out) {
     return false;
 }
 
+/* What packed weights of a role become: TN_Q4_1 where all of them keep their codes so, else TN_Q8_0; TN_N_DTYPES: an expert is
+ * not packed, or has no blocks. */
+static tn_dtype packed_dtype(const tn_source *s, int layer, tn_role role) {
+    const tn_hparams *h = tn_source_hparams(s);
+    tn_dtype type = TN_Q4_1;
+    int64_t rows, cols, n = 1;
+    tn_role_shape(h, layer, role, &rows, &cols);
+    for (int i = 0; i < TN_N_EXPERT_LINEARS; i++)
+        if (tn_expert_linears[i].role == role) n = h->n_experts;
+    for (int64_t e = 0; e < n; e++) {
+        int64_t row = e * (rows / n);
+        const tn_packed *p = tn_source_packed_row(s, layer, role, &row);
+        if (!p || p->blocks == TN_N_DTYPES) return TN_N_DTYPES;
+        if (p->blocks == TN_Q8_0) type = TN_Q8_0;
+    }
+    return type;
+}
+
+/* The type of a role's rows: the file's, or what packed weights become. */
+static tn_dtype dtype_in(const tn_source *s, int layer, tn_role role) {
+    const tn_tensor *t = tn_source_tensor(s, layer, role);
+    if (!t) return TN_N_DTYPES;
+    return t->packed ? packed_dtype(s, layer, role) : t->dtype;
+}
+
 /* The type that a role's tensor is stored in; false: in none that has blocks, or its rows are not the file's. */
 static bool type_in(const tn_source *s, int layer, tn_role role, tn_blocks_type *out) {
-    const tn_tensor *t = tn_source_tensor(s, layer, role);
-    return t && !tn_source_crossed(s, layer, role) && type_of(t->dtype, out);
+    const tn_dtype d = dtype_in(s, layer, role);
+    return d != TN_N_DTYPES && !tn_source_crossed(s, layer, role) && type_of(d, out);
 }
 
 bool tn_blocks_in_source(const tn_source *s) {
@@ -106,6 +131,7 @@ typedef struct load_job {
     tn_dtype dtype;
     uint8_t *
         turned; /* types of other rows: [threads][TN_BLOCKS_N] of them (tn_blocks_from_codes, _from_ik); else NULL */
+    float *values;           /* packed weights, whose rows are made in turned: [threads][k]; else NULL */
     _Atomic int64_t bad_row; /* -1: none; relaxed: read when the loop has ended */
 } load_job;
 
@@ -161,6 +187,30 @@ static bool row_finite(const load_job *j, const uint8_t *row) {
                                 : tn_code_finite(j->dtype, row, j->row_bytes);
 }
 
+/* Rows n .. of a tile, from weights that a folder has packed: those that lie together there at once. */
+static void make_tile(load_job *j, int32_t n, int64_t n_rows, int i_thread, uint8_t *tile) {
+    uint8_t *made = j->turned + (size_t)i_thread * TN_BLOCKS_N * j->row_bytes;
+    float *values = j->values + (size_t)i_thread * (size_t)j->l->k;
+    const uint8_t *rows[TN_BLOCKS_N];
+    for (int64_t i = 0, together; i < n_rows; i += together) {
+        int64_t first = j->row0 + n + i;
+        const tn_packed *p = tn_source_packed_row(j->src, j->layer, j->role, &first);
+        for (together = 1; i + together < n_rows; together++) {
+            int64_t next = j->row0 + n + i + together;
+            if (tn_source_packed_row(j->src, j->layer, j->role, &next) != p || next != first + together)
+                break;
+        }
+        tn_packed_blocks(p, (uint64_t)first, (uint64_t)together, j->dtype, values,
+                         made + (size_t)i * j->row_bytes);
+    }
+    for (int64_t i = 0; i < n_rows; i++) {
+        rows[i] = made + (size_t)i * j->row_bytes;
+        if (!tn_blocks_finite(j->l->blocks_type, rows[i], j->row_bytes))
+            atomic_store_explicit(&j->bad_row, n + i, memory_order_relaxed);
+    }
+    tn_blocks_repack(j->l->blocks_type, rows, (size_t)n_rows, (size_t)j->l->k, tile);
+}
+
 static void load_item(void *arg, int i_item, int i_thread) {
     load_job *j = arg;
     tn_linear *l = j->l;
@@ -173,6 +223,10 @@ static void load_item(void *arg, int i_item, int i_thread) {
         size_t n_rows = n1 - n < TN_BLOCKS_N ? (size_t)(n1 - n) : TN_BLOCKS_N;
         uint8_t *tile = (uint8_t *)l->blocks + tn_blocks_bytes(l->blocks_type, (size_t)n, (size_t)l->k);
         uint8_t *mine = j->scratch ? j->scratch + (size_t)i_thread * tile_bytes : NULL;
+        if (j->values) {
+            make_tile(j, n, (int64_t)n_rows, i_thread, tile);
+            continue;
+        }
         if (mine) memcpy(mine, tile, n_rows * j->row_bytes);
         for (size_t i = 0; i < n_rows; i++) {
             if (j->copy) rows[i] = j->copy + (file_row(j, n + (int64_t)i) - j->first);
@@ -188,8 +242,8 @@ static void load_item(void *arg, int i_item, int i_thread) {
     }
 }
 
-static size_t row_bytes_of(const tn_tensor *t, int64_t k) {
-    return (size_t)tn_dtype_row_bytes(t->dtype, (uint64_t)k);
+static size_t row_bytes_of(tn_dtype dtype, int64_t k) {
+    return (size_t)tn_dtype_row_bytes(dtype, (uint64_t)k);
 }
 
 static tern_status check_numbers(const load_job *j, tern_error *err) {
@@ -216,14 +270,29 @@ tern_status tn_blocks_load(tn_ctx *ctx, tn_pool *pool, const tn_source *src, int
     }
     TN_FAIL_IF(!l->blocks, err, TERN_E_MEMORY, "no memory for %s of layer %d (%zu bytes)", tn_role_name(role),
                layer, bytes);
-    load_job j = {
-        .src = src, .l = l, .layer = layer, .role = role, .row0 = row0, .dtype = t->dtype, .bad_row = -1};
-    j.row_bytes = row_bytes_of(t, l->k);
-    if (has_other_rows(t->dtype)) {
+    load_job j = {.src = src,
+                  .l = l,
+                  .layer = layer,
+                  .role = role,
+                  .row0 = row0,
+                  .dtype = dtype_in(src, layer, role),
+                  .bad_row = -1};
+    j.row_bytes = row_bytes_of(j.dtype, l->k);
+    const size_t n_threads = (size_t)tn_pool_size(pool);
+    bool ok = true;
+    if (has_other_rows(j.dtype) || t->packed) {
         bytes = tn_blocks_bytes(l->blocks_type, TN_BLOCKS_N, (size_t)l->k);
-        j.turned = tn_alloc(ctx, TN_MEM_OTHER, (size_t)tn_pool_size(pool), bytes);
-        TN_FAIL_IF(!j.turned, err, TERN_E_MEMORY, "no memory to read %s of layer %d", tn_role_name(role),
-                   layer);
+        j.turned = tn_alloc(ctx, TN_MEM_OTHER, n_threads, bytes);
+        ok = j.turned;
+    }
+    if (t->packed) {
+        j.values = tn_alloc(ctx, TN_MEM_OTHER, n_threads * (size_t)l->k, sizeof *j.values);
+        ok = ok && j.values;
+    }
+    if (!ok) {
+        tn_free(ctx, j.turned);
+        tn_free(ctx, j.values);
+        return tn_fail(err, TERN_E_MEMORY, "no memory to read %s of layer %d", tn_role_name(role), layer);
     }
     /* A band's pages of the embedding and of the output layer are given back before the next one is read, so
      * that these large matrices are never there twice. Their rows lie in order; a layer's rows may not, and
@@ -235,10 +304,11 @@ tern_status tn_blocks_load(tn_ctx *ctx, tn_pool *pool, const tn_source *src, int
         int64_t r0 = (int64_t)j.item0 * rows,
                 r1 = r0 + (int64_t)n * rows < l->n ? r0 + (int64_t)n * rows : l->n;
         tn_pool_for(pool, n, load_item, &j);
-        if (layer < 0)
+        if (layer < 0 && !t->packed)
             tn_file_release(tn_source_row(src, layer, role, row0 + r0), (uint64_t)(r1 - r0) * j.row_bytes);
     }
     tn_free(ctx, j.turned);
+    tn_free(ctx, j.values);
     return check_numbers(&j, err);
 }
 
@@ -260,7 +330,7 @@ static const uint8_t *rows_together(const tn_source *src, int layer, tn_role rol
 bool tn_blocks_stay(const tn_source *s, int layer, tn_role role) {
     tn_blocks_type type;
     const tn_tensor *t = tn_source_tensor(s, layer, role);
-    return type_in(s, layer, role, &type) && !has_other_rows(t->dtype);
+    return type_in(s, layer, role, &type) && !t->packed && !has_other_rows(t->dtype);
 }
 
 bool tn_blocks_place(const tn_source *src, int layer, tn_role role, int64_t row0, uint8_t *tensor,
@@ -268,7 +338,7 @@ bool tn_blocks_place(const tn_source *src, int layer, tn_role role, int64_t row0
     const tn_tensor *t = tn_source_tensor(src, layer, role);
     bool in_order;
     if (!tn_blocks_stay(src, layer, role) || !type_of(t->dtype, &l->blocks_type)) return false;
-    const size_t row_bytes = row_bytes_of(t, l->k);
+    const size_t row_bytes = row_bytes_of(t->dtype, l->k);
     const size_t n_tiled =
         has_more ? ((size_t)l->n + TN_BLOCKS_N - 1) / TN_BLOCKS_N * TN_BLOCKS_N : (size_t)l->n;
     if (tn_blocks_bytes(l->blocks_type, (size_t)l->n, (size_t)l->k) != n_tiled * row_bytes) return false;
@@ -284,7 +354,7 @@ tern_status tn_blocks_turn(tn_ctx *ctx, tn_pool *pool, const tn_source *src, int
     const int n_items = (l->n + TILES_PER_ITEM * TN_BLOCKS_N - 1) / (TILES_PER_ITEM * TN_BLOCKS_N);
     load_job j = {.src = src, .l = l, .layer = layer, .role = role, .row0 = row0, .bad_row = -1};
     bool in_order;
-    j.row_bytes = row_bytes_of(tn_source_tensor(src, layer, role), l->k);
+    j.row_bytes = row_bytes_of(tn_source_tensor(src, layer, role)->dtype, l->k);
     j.first = rows_together(src, layer, role, row0, l->n, j.row_bytes, &in_order);
     const size_t n_scratch = in_order ? (size_t)tn_pool_size(pool) * TN_BLOCKS_N : (size_t)l->n;
     uint8_t *room = tn_alloc(ctx, TN_MEM_OTHER, n_scratch, j.row_bytes);

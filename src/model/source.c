@@ -2,7 +2,7 @@
 #include "model/source.h"
 
 #include "base/file.h"
-#include "base/half.h"
+#include "base/finite.h"
 #include "base/json.h"
 #include "base/status.h"
 #include "model/arch_renamed.h"
@@ -595,19 +595,11 @@ tn_panel_dtype tn_source_panel_dtype(const tn_source *s, int layer, tn_role role
 
 static tern_status check_finite(const tn_place *p, const float *v, int64_t n, int64_t first,
                                 tern_error *err) {
-    int64_t i = 0;
-    for (uint32_t top = 0; i + 16 <= n; i += 16) { /* many at once, as long as nothing is wrong */
-        for (int l = 0; l < 16; l++) {
-            uint32_t u = tn_f32_bits(v[i + l]) & 0x7fffffffu;
-            top |= u >= 0x7f800000u;
-        }
-        if (top) break;
-    }
-    for (; i < n; i++) {
+    if (tn_all_finite(v, (size_t)n)) return TERN_OK;
+    for (int64_t i = 0; i < n; i++)
         TN_FAIL_IF(!isfinite(v[i]), err, TERN_E_FORMAT,
                    "%s: tensor %s at offset %" PRIu64 " holds %s at element %lld", p->t->file, p->t->name,
                    p->t->off_bytes, isnan(v[i]) ? "NaN" : "an infinity", (long long)(first + i));
-    }
     return TERN_OK;
 }
 
@@ -776,14 +768,19 @@ const uint8_t *tn_source_row(const tn_source *s, int layer, tn_role role, int64_
     return t->data + (uint64_t)row * tn_dtype_row_bytes(t->dtype, (uint64_t)cols);
 }
 
+const tn_packed *tn_source_packed_row(const tn_source *s, int layer, tn_role role, int64_t *row) {
+    const tn_place *p = place_of(s, layer, role);
+    if (!p->t || p->turned || p->crossed || p->columns || p->scale != 0 || p->ternary > 0) return NULL;
+    return tensor_of_row(s, layer, role, row)->packed;
+}
+
 bool tn_source_rows_in_order(const tn_source *s, int layer, tn_role role) {
     const tn_place *p = place_of(s, layer, role);
     return !p->t->packed && !p->experts && !p->parts[0] && !p->group_rows && !p->permuted_heads;
 }
 
 static void release(const tn_tensor *t) {
-    if (t->packed) t = &t->packed->q;
-    tn_file_release(t->data, t->size_bytes);
+    tn_file_release(t->data, t->packed ? t->packed->q.size_bytes : t->size_bytes);
 }
 
 void tn_source_release(const tn_source *s, int layer) {

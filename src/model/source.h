@@ -5,7 +5,7 @@
 #define TN_MODEL_SOURCE_H
 
 #include "base/file.h"
-#include "formats/tensor.h"
+#include "formats/packed.h"
 #include "kernels/gemm_f32.h"
 #include "model/hparams.h"
 #include "text/tokenizer.h"
@@ -50,6 +50,9 @@ tern_status tn_source_read_halves(const tn_source *s, int layer, tn_role role, i
  * the bytes of its blocks. */
 const tn_tensor *tn_source_tensor(const tn_source *s, int layer, tn_role role);
 const uint8_t *tn_source_row(const tn_source *s, int layer, tn_role role, int64_t row);
+/* The packed matrix of a folder (formats/packed.h) that holds a role's row as it is, and in *row its number there; NULL: it is
+ * not packed. */
+const tn_packed *tn_source_packed_row(const tn_source *s, int layer, tn_role role, int64_t *row);
 /* Are its rows columns of the file's tensor? They can be read, and there is no row of bytes (tn_source_row). */
 bool tn_source_crossed(const tn_source *s, int layer, tn_role role);
 /* Tells whether the rows lie one after another. */

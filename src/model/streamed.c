@@ -82,7 +82,7 @@ const char *tn_streamed_why_not(const tn_source *src) {
     const tn_hparams *h = tn_source_hparams(src);
     uint64_t from, end;
     bool has_blocks;
-    if (!tn_source_file(src)) return "it is in several parts";
+    if (!tn_source_file(src)) return "it is not one GGUF file";
     if (h->n_ple) return "its layers have embeddings of their own";
     if (h->bidirectional) return "it reads texts in both directions";
     for (int layer = 0; layer < h->n_layers; layer++) {

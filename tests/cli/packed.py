@@ -1,5 +1,5 @@
 """models/tern-tiny, rounded and packed as AutoGPTQ, AutoAWQ and mlx-lm write it, beside a folder of the float32 values that those formats define
-(packed and dequantised here with NumPy, by their own words): perplexities have the same digits, because weights have the same bits."""
+(packed and dequantised here with NumPy, by their own words): perplexities in floats have the same digits, because weights have the same bits; in blocks, the default, they are close."""
 import json
 import pathlib
 import shutil
@@ -109,8 +109,8 @@ def run(*args, fails=False):
     return p.stderr if fails else p.stdout
 
 
-def perplexity(folder, text):
-    r = json.loads(run("eval", folder, "--task", "ppl", "--data", text, "--scheme", "float", "-c", "128", "--json"))
+def perplexity(folder, text, scheme="float"):
+    r = json.loads(run("eval", folder, "--task", "ppl", "--data", text, "--scheme", scheme, "-c", "128", "--json"))
     return json.dumps({k: v for k, v in r.items() if "ppl" in k or "perplexity" in k or "nll" in k or "value" in k}), r
 
 
@@ -167,7 +167,10 @@ def main(tmp):
         got, want = perplexity(packed, text), perplexity(plain, text)
         if got[0] != want[0] or len(got[0]) < 10 or f"safetensors, {words}" not in told or words.split(",")[0] not in told.split("\nstorage")[1]:
             sys.exit(f"FAILED: {name}: {got} instead of {want}\n{told}")
-        print(f"{name}: {got[0]}")
+        blocks = perplexity(packed, text, "blocks")[1]["perplexity"]
+        if got[1]["perplexity"] == blocks or abs(blocks / got[1]["perplexity"] - 1) > 0.01:
+            sys.exit(f"FAILED: {name}: {blocks} in blocks, {got[1]['perplexity']} in floats")
+        print(f"{name}: {got[0]}, {blocks} in blocks")
     other = perplexity(SOURCE, text)
     if other[0] == want[0]:
         sys.exit("FAILED: the rounded weights are not what was read")
@@ -177,6 +180,9 @@ def main(tmp):
 
     def index(t, q):
         t["model.layers.0.mlp.up_proj.g_idx"] = t["model.layers.0.mlp.up_proj.g_idx"] + 1
+
+    def no_number(t, q):
+        t["model.layers.0.mlp.up_proj.scales"][0, 3] = np.inf
 
     def cut(t, q):
         k = "model.layers.0.mlp.up_proj.scales"
@@ -195,6 +201,14 @@ def main(tmp):
     both = dict(cases["mlx4"][0], quantization_config=base)
     refusals(tmp, "no-two", made["mlx4"], both, [(lambda t, q: None, "beside another"), (lambda t, q: q.clear(), "beside another")])
     refusals(tmp, "no-word", made["mlx4"], {"quantization_config": None, "quantization": "mlx"}, [(lambda t, q: None, "'quantization' is not supported in this form")])
+    no_number(made["gptq4"], None)
+    save(tmp / "no-number", made["gptq4"], cases["gptq4"][0])
+    err = run(tmp / "no-number", "hello", fails=True)
+    if "up_proj" not in err or "row 3" not in err or err.count("\n") != 1:
+        sys.exit(f"FAILED: a scale that is no number: {err}")
+    told = subprocess.run([TERN, str(tmp / "awq"), "Say a word.", "-n", "4", "--explain", "--pack", "never"], capture_output=True, text=True)
+    if told.returncode or "on the file's own blocks" not in told.stdout + told.stderr:
+        sys.exit(f"FAILED: by default: {told.stdout}{told.stderr}")
     out = subprocess.run([TERN, "pack", str(tmp / "mlx4"), "-o", str(tmp / "m.tern"), "--quick"], capture_output=True, text=True)
     if out.returncode or "rounding them again loses more" not in out.stdout + out.stderr:
         sys.exit(f"FAILED: pack: {out.stdout}{out.stderr}")

@@ -37,6 +37,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         const tn_packed *p = tn_safetensors_tensor_at(s, i)->packed;
         float *row = p ? malloc(p->cols * sizeof *row) : NULL;
         for (uint64_t r = 0; row && r < p->rows; r++) tn_packed_row(p, r, row);
+        const uint64_t n_bytes = p && p->blocks != TN_N_DTYPES ? tn_dtype_row_bytes(p->blocks, p->cols) : 0;
+        uint8_t *blocks = row && n_bytes ? malloc(p->rows * n_bytes) : NULL;
+        if (blocks) tn_packed_blocks(p, 0, p->rows, p->blocks, row, blocks);
+        free(blocks);
         free(row);
     }
     tn_safetensors_close(&s);
