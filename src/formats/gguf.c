@@ -254,31 +254,46 @@ int64_t tn_gguf_arr_n(const tn_gguf *g, const char *key) {
     return p && p->is_array ? (int64_t)p->n : -1;
 }
 
-static const pair *element(const tn_gguf *g, const char *key, int64_t i) {
+static const pair *elements(const tn_gguf *g, const char *key, int64_t i, int64_t n) {
     const pair *p = find(g, key);
-    return p && p->is_array && i >= 0 && (uint64_t)i < p->n ? p : NULL;
+    return p && p->is_array && i >= 0 && n >= 0 && tn_range_ok((uint64_t)i, (uint64_t)n, p->n) ? p : NULL;
+}
+
+bool tn_gguf_arr_strs(const tn_gguf *g, const char *key, int64_t i, int64_t n, const char **s,
+                      size_t *bytes) {
+    const pair *p = elements(g, key, i, n);
+    if (!p || p->type != GGUF_STRING) return false;
+    for (int64_t e = 0; e < n; e++) {
+        s[e] = p->strings[i + e].s;
+        bytes[e] = p->strings[i + e].n;
+    }
+    return true;
+}
+
+bool tn_gguf_arr_f64s(const tn_gguf *g, const char *key, int64_t i, int64_t n, double *out) {
+    const pair *p = elements(g, key, i, n);
+    if (!p || p->type == GGUF_STRING) return false;
+    for (int64_t e = 0; e < n; e++) out[e] = number_at(p, (uint64_t)(i + e));
+    return true;
+}
+
+bool tn_gguf_arr_i64s(const tn_gguf *g, const char *key, int64_t i, int64_t n, int64_t *out) {
+    const pair *p = elements(g, key, i, n);
+    if (!p || !is_integer(p->type)) return false;
+    for (int64_t e = 0; e < n; e++) out[e] = integer_at(p, (uint64_t)(i + e));
+    return true;
 }
 
 bool tn_gguf_arr_str(const tn_gguf *g, const char *key, int64_t i, const char **s, size_t *n) {
-    const pair *p = element(g, key, i);
-    if (!p || p->type != GGUF_STRING) return false;
-    *s = p->strings[i].s;
-    *n = p->strings[i].n;
-    return true;
+    return tn_gguf_arr_strs(g, key, i, 1, s, n);
 }
 
 bool tn_gguf_arr_f64(const tn_gguf *g, const char *key, int64_t i, double *out) {
-    const pair *p = element(g, key, i);
-    if (!p || p->type == GGUF_STRING) return false;
-    *out = number_at(p, (uint64_t)i);
-    return true;
+    return tn_gguf_arr_f64s(g, key, i, 1, out);
 }
 
 bool tn_gguf_arr_i64(const tn_gguf *g, const char *key, int64_t i, int64_t *out) {
-    const pair *p = element(g, key, i);
-    if (!p || !is_integer(p->type)) return false;
-    *out = integer_at(p, (uint64_t)i);
-    return true;
+    return tn_gguf_arr_i64s(g, key, i, 1, out);
 }
 
 /* ---- tensors ------------------------------------------------------------------------------------- */
@@ -349,7 +364,7 @@ static int by_key(const void *a, const void *b) {
     return key_order((*(const pair *const *)a)->key, (*(const pair *const *)b)->key);
 }
 
-/* From here on `find` works. It is called for every token of a vocabulary, so it must not scan all keys. */
+/* From here on `find` works. */
 static tern_status sort_keys(tn_gguf *g, tern_error *err) {
     const pair **order = g->by_key = tn_alloc(g->ctx, TN_MEM_OTHER, g->n_pairs, sizeof *order);
     TN_FAIL_IF(!order, err, TERN_E_MEMORY, "%s: no memory for %" PRIu64 " keys", g->path, g->n_pairs);

@@ -47,6 +47,10 @@ int64_t tn_gguf_arr_n(const tn_gguf *g, const char *key); /* elements; -1: not a
 bool tn_gguf_arr_str(const tn_gguf *g, const char *key, int64_t i, const char **s, size_t *n);
 bool tn_gguf_arr_f64(const tn_gguf *g, const char *key, int64_t i, double *out);
 bool tn_gguf_arr_i64(const tn_gguf *g, const char *key, int64_t i, int64_t *out);
+/* Elements i .. i + n - 1. A vocabulary's arrays are long, and a key is looked up once for all that is asked for. */
+bool tn_gguf_arr_strs(const tn_gguf *g, const char *key, int64_t i, int64_t n, const char **s, size_t *bytes);
+bool tn_gguf_arr_f64s(const tn_gguf *g, const char *key, int64_t i, int64_t n, double *out);
+bool tn_gguf_arr_i64s(const tn_gguf *g, const char *key, int64_t i, int64_t n, int64_t *out);
 
 /* ---- writing: keys, then tensor declarations, then their bytes in that order; streamed and atomic */
 

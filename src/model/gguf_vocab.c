@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+enum { AT_ONCE = 512 /* values of an array */ };
+
 typedef struct strings {
     const char **s;
     size_t *n;
@@ -13,10 +15,8 @@ static tern_status read_strings(tn_ctx *ctx, const tn_gguf *g, const char *key, 
     out->s = tn_alloc(ctx, TN_MEM_TEXT, (size_t)n, sizeof *out->s);
     out->n = tn_alloc(ctx, TN_MEM_TEXT, (size_t)n, sizeof *out->n);
     TN_FAIL_IF(!out->s || !out->n, err, TERN_E_MEMORY, "%s: no memory for the tokenizer", tn_gguf_path(g));
-    for (int64_t i = 0; i < n; i++) {
-        TN_FAIL_IF(!tn_gguf_arr_str(g, key, i, &out->s[i], &out->n[i]), err, TERN_E_FORMAT,
-                   "%s: '%s' is no array of strings", tn_gguf_path(g), key);
-    }
+    TN_FAIL_IF(!tn_gguf_arr_strs(g, key, 0, n, out->s, out->n), err, TERN_E_FORMAT,
+               "%s: '%s' is no array of strings", tn_gguf_path(g), key);
     return TERN_OK;
 }
 
@@ -30,11 +30,12 @@ static tern_status read_scores(tn_ctx *ctx, const tn_gguf *g, size_t n_vocab, fl
     if (tn_gguf_arr_n(g, "tokenizer.ggml.scores") != (int64_t)n_vocab) return TERN_OK;
     *out = tn_alloc(ctx, TN_MEM_TEXT, n_vocab, sizeof **out);
     TN_FAIL_IF(!*out, err, TERN_E_MEMORY, "no memory for the tokenizer");
-    for (size_t i = 0; i < n_vocab; i++) {
-        double v = 0;
-        TN_FAIL_IF(!tn_gguf_arr_f64(g, "tokenizer.ggml.scores", (int64_t)i, &v), err, TERN_E_FORMAT,
-                   "%s: token scores are no numbers", tn_gguf_path(g));
-        (*out)[i] = (float)v;
+    double some[AT_ONCE];
+    for (size_t i = 0; i < n_vocab; i += AT_ONCE) {
+        const size_t n = n_vocab - i < AT_ONCE ? n_vocab - i : AT_ONCE;
+        TN_FAIL_IF(!tn_gguf_arr_f64s(g, "tokenizer.ggml.scores", (int64_t)i, (int64_t)n, some), err,
+                   TERN_E_FORMAT, "%s: token scores are no numbers", tn_gguf_path(g));
+        for (size_t j = 0; j < n; j++) (*out)[i + j] = (float)some[j];
     }
     return TERN_OK;
 }
@@ -43,12 +44,17 @@ static tern_status read_types(tn_ctx *ctx, const tn_gguf *g, size_t n_vocab, uin
     if (tn_gguf_arr_n(g, "tokenizer.ggml.token_type") != (int64_t)n_vocab) return TERN_OK;
     *out = tn_alloc(ctx, TN_MEM_TEXT, n_vocab, 1);
     TN_FAIL_IF(!*out, err, TERN_E_MEMORY, "no memory for the tokenizer");
-    for (size_t i = 0; i < n_vocab; i++) {
-        int64_t v = 1;
-        bool ok = tn_gguf_arr_i64(g, "tokenizer.ggml.token_type", (int64_t)i, &v) && v >= 0 &&
-                  v <= TN_TOKEN_BYTE + 1;
-        TN_FAIL_IF(!ok, err, TERN_E_FORMAT, "%s: token %zu has type %lld", tn_gguf_path(g), i, (long long)v);
-        (*out)[i] = v ? (uint8_t)(v - 1) : TN_TOKEN_NORMAL;
+    int64_t some[AT_ONCE];
+    for (size_t i = 0; i < n_vocab; i += AT_ONCE) {
+        const size_t n = n_vocab - i < AT_ONCE ? n_vocab - i : AT_ONCE;
+        TN_FAIL_IF(!tn_gguf_arr_i64s(g, "tokenizer.ggml.token_type", (int64_t)i, (int64_t)n, some), err,
+                   TERN_E_FORMAT, "%s: 'tokenizer.ggml.token_type' are no whole numbers", tn_gguf_path(g));
+        for (size_t j = 0; j < n; j++) {
+            const int64_t v = some[j];
+            TN_FAIL_IF(v < 0 || v > TN_TOKEN_BYTE + 1, err, TERN_E_FORMAT, "%s: token %zu has type %lld",
+                       tn_gguf_path(g), i + j, (long long)v);
+            (*out)[i + j] = v ? (uint8_t)(v - 1) : TN_TOKEN_NORMAL;
+        }
     }
     return TERN_OK;
 }
@@ -59,12 +65,16 @@ static tern_status read_charsmap(tn_ctx *ctx, const tn_gguf *g, uint8_t **out, s
     if (n_map <= 0) return TERN_OK;
     *out = tn_alloc(ctx, TN_MEM_TEXT, (size_t)n_map, 1);
     TN_FAIL_IF(!*out, err, TERN_E_MEMORY, "no memory for the tokenizer");
-    for (int64_t i = 0; i < n_map; i++) {
-        int64_t v = -1;
-        TN_FAIL_IF(!tn_gguf_arr_i64(g, "tokenizer.ggml.precompiled_charsmap", i, &v) || v < -128 || v > 255,
-                   err, TERN_E_FORMAT, "%s: 'tokenizer.ggml.precompiled_charsmap' are no bytes",
+    for (int64_t i = 0; i < n_map; i += AT_ONCE) {
+        int64_t some[AT_ONCE];
+        const int64_t n_some = n_map - i < AT_ONCE ? n_map - i : AT_ONCE;
+        bool ok = tn_gguf_arr_i64s(g, "tokenizer.ggml.precompiled_charsmap", i, n_some, some);
+        for (int64_t j = 0; j < n_some && ok; j++) {
+            ok = some[j] >= -128 && some[j] <= 255;
+            (*out)[i + j] = (uint8_t)some[j];
+        }
+        TN_FAIL_IF(!ok, err, TERN_E_FORMAT, "%s: 'tokenizer.ggml.precompiled_charsmap' are no bytes",
                    tn_gguf_path(g));
-        (*out)[i] = (uint8_t)v;
     }
     *n = (size_t)n_map;
     return TERN_OK;

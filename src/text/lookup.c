@@ -4,8 +4,15 @@
 #include <string.h>
 #include <xxhash.h>
 
+uint64_t tn_tok_hash(const tn_tokenizer *t, const uint8_t *p, size_t n) {
+    return XXH3_64bits_withSeed(p, n, t->seed);
+}
+
 uint32_t tn_tok_lookup(const tn_tokenizer *t, const uint8_t *p, size_t n) {
-    uint64_t h = XXH3_64bits_withSeed(p, n, t->seed);
+    return tn_tok_lookup_hashed(t, p, n, tn_tok_hash(t, p, n));
+}
+
+uint32_t tn_tok_lookup_hashed(const tn_tokenizer *t, const uint8_t *p, size_t n, uint64_t h) {
     for (uint64_t i = h;; i++) {
         uint64_t e = t->table[i & t->table_mask];
         if (!e) return TN_TOK_NONE;

@@ -41,7 +41,14 @@ static uint64_t table_size(uint64_t n) {
     return cap;
 }
 
+static uint64_t random_seed(const void *salt) {
+    uint64_t seed;
+    if (getrandom(&seed, sizeof seed, GRND_NONBLOCK) == sizeof seed) return seed;
+    return (uint64_t)(uintptr_t)salt * 0x9e3779b97f4a7c15u ^ (uint64_t)tn_now_ns();
+}
+
 static tern_status build_table(tn_tokenizer *t, tern_error *err) {
+    t->seed = random_seed(t);
     uint64_t cap = table_size(t->n_vocab);
     t->table = tn_calloc(t->ctx, TN_MEM_TEXT, cap, sizeof *t->table);
     TN_FAIL_IF(!t->table, err, TERN_E_MEMORY, "out of memory for a vocabulary of %u", t->n_vocab);
@@ -53,8 +60,11 @@ static tern_status build_table(tn_tokenizer *t, tern_error *err) {
             if (!tn_tok_mergeable(t, id) || (tn_tok_type(t, id) == TN_TOKEN_USER) != pass) continue;
             size_t n;
             const uint8_t *p = tn_tok_text(t, id, &n);
-            if (tn_tok_lookup(t, p, n) != TN_TOK_NONE) continue;
-            uint64_t h = XXH3_64bits_withSeed(p, n, t->seed), i = h;
+            uint64_t h = tn_tok_hash(t, p, n), i = h;
+            if (tn_tok_lookup_hashed(t, p, n, h) != TN_TOK_NONE) {
+                t->has_twins = true;
+                continue;
+            }
             while (t->table[i & t->table_mask]) i++;
             t->table[i & t->table_mask] = h >> 32 << 32 | (id + 1);
         }
@@ -143,12 +153,6 @@ static tern_status build_specials(tn_tokenizer *t, tern_error *err) {
     return TERN_OK;
 }
 
-static uint64_t random_seed(const void *salt) {
-    uint64_t seed;
-    if (getrandom(&seed, sizeof seed, GRND_NONBLOCK) == sizeof seed) return seed;
-    return (uint64_t)(uintptr_t)salt * 0x9e3779b97f4a7c15u ^ (uint64_t)tn_now_ns();
-}
-
 static int int_order(const void *a, const void *b) {
     int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
     return x < y ? -1 : x > y;
@@ -161,12 +165,11 @@ static void sort_ends(tn_tokenizer *t) {
 /* Derives everything that follows from the core. */
 static tern_status finish(tn_tokenizer *t, tern_error *err) {
     t->max_token_bytes = 0;
-    t->seed = random_seed(t);
     sort_ends(t);
     for (uint32_t id = 0; id < t->n_vocab; id++)
         if (t->off[id + 1] - t->off[id] > t->max_token_bytes)
             t->max_token_bytes = t->off[id + 1] - t->off[id];
-    TN_TRY(build_table(t, err));
+    if (!t->table) TN_TRY(build_table(t, err));
     TN_TRY(build_specials(t, err));
     if (!t->scores) TN_TRY(build_pairs(t, err));
 
@@ -291,35 +294,103 @@ static uint32_t find_spelled(const tn_tokenizer *t, const char *text, size_t n, 
     return tn_tok_lookup(t, scratch, m);
 }
 
-enum { MAX_SPLITS = 128 }; /* places of a merge that are tried: a merge of only spaces has many */
+enum {
+    MAX_SPLITS = 128,    /* places of a merge that are tried: a merge of only spaces has many */
+    SLOTS_AHEAD = 16,    /* merges between asking for a slot of the table and the merge's turn */
+    TEXTS_AHEAD = 8,     /* between asking for the text of the token in that slot and it */
+    MAX_AHEAD_BYTES = 64 /* longer merges are not asked for ahead */
+};
+
+/* The tokens of a merge that is soon looked up, as bytes: most of the time goes by waiting for the table and for the texts
+ * of tokens, which lie anywhere. */
+typedef struct soon {
+    bool is_short; /* else it is not asked for ahead */
+    uint8_t n[2];  /* bytes of the left token, and of the right one after it */
+    uint8_t bytes[MAX_AHEAD_BYTES];
+    uint64_t hash[2];
+} soon;
+
+static void ask_for_slots(const tn_tokenizer *t, const char *m, size_t n, soon *next) {
+    const char *sp = memchr(m, ' ', n);
+    next->is_short = sp && n <= MAX_AHEAD_BYTES;
+    if (!next->is_short) return;
+    uint8_t *left = next->bytes;
+    const size_t n_left = token_to_bytes(t->kind, TN_TOKEN_NORMAL, m, (size_t)(sp - m), left);
+    const size_t n_right =
+        token_to_bytes(t->kind, TN_TOKEN_NORMAL, sp + 1, n - 1 - (size_t)(sp - m), left + n_left);
+    next->n[0] = (uint8_t)n_left;
+    next->n[1] = (uint8_t)n_right;
+    next->hash[0] = tn_tok_hash(t, left, n_left);
+    next->hash[1] = tn_tok_hash(t, left + n_left, n_right);
+    for (int side = 0; side < 2; side++) __builtin_prefetch(&t->table[next->hash[side] & t->table_mask]);
+}
+
+static void ask_for_texts(const tn_tokenizer *t, const soon *next) {
+    for (int side = 0; side < 2 && next->is_short; side++) {
+        const uint32_t id = (uint32_t)t->table[next->hash[side] & t->table_mask];
+        if (id) __builtin_prefetch(t->bytes + t->off[id - 1]);
+    }
+}
+
+/* A merge that was asked for ahead. false: with its first space it does not name three known tokens. before: the token that
+ * the merge before it makes; vocabularies usually go on from one to the next. */
+static bool merge_soon(const tn_tokenizer *t, const soon *next, uint32_t before, tn_merge *out) {
+    if (!next->is_short) return false;
+    const size_t n = (size_t)next->n[0] + next->n[1];
+    const uint32_t l = tn_tok_lookup_hashed(t, next->bytes, next->n[0], next->hash[0]);
+    if (l == TN_TOK_NONE) return false;
+    const uint32_t r = tn_tok_lookup_hashed(t, next->bytes + next->n[0], next->n[1], next->hash[1]);
+    if (r == TN_TOK_NONE) return false;
+    uint32_t both = before + 1;
+    size_t n_both;
+    const uint8_t *text = both < t->n_vocab ? tn_tok_text(t, both, &n_both) : NULL;
+    if (t->has_twins || !text || n_both != n || memcmp(text, next->bytes, n) || !tn_tok_mergeable(t, both))
+        both = tn_tok_lookup(t, next->bytes, n);
+    *out = (tn_merge){l, r, both};
+    return both != TN_TOK_NONE;
+}
+
+/* The tokens of merge m, which usually has one space; where tokens contain spaces, the place that yields three known
+ * ones. false: they are not known. scratch [2 * n] */
+static bool merge_of(const tn_tokenizer *t, const char *m, size_t n, uint8_t *scratch, tn_merge *out) {
+    const char *end = m + n;
+    int n_tries = 0;
+    for (const char *sp = m; n_tries < MAX_SPLITS && (sp = memchr(sp, ' ', (size_t)(end - sp))); sp++) {
+        n_tries++;
+        uint32_t l = find_spelled(t, m, (size_t)(sp - m), scratch);
+        uint32_t r = l == TN_TOK_NONE ? l : find_spelled(t, sp + 1, (size_t)(end - sp - 1), scratch);
+        if (r == TN_TOK_NONE) continue;
+        size_t nl, nr;
+        const uint8_t *pl = tn_tok_text(t, l, &nl), *pr = tn_tok_text(t, r, &nr);
+        memcpy(scratch, pl, nl);
+        memcpy(scratch + nl, pr, nr);
+        uint32_t both = tn_tok_lookup(t, scratch, nl + nr);
+        if (both == TN_TOK_NONE) continue;
+        *out = (tn_merge){l, r, both};
+        return true;
+    }
+    return false;
+}
 
 static tern_status add_merges(tn_tokenizer *t, const tn_tokenizer_spec *s, tern_error *err) {
     tern_status st = TERN_OK;
     size_t longest = 0;
+    soon next[SLOTS_AHEAD];
     for (size_t i = 0; i < s->n_merges; i++)
         if (s->merge_bytes[i] > longest) longest = s->merge_bytes[i];
     uint8_t *scratch = alloc(t, longest, 2);
     t->merges = alloc(t, s->n_merges, sizeof *t->merges);
     TN_BAIL_IF(!scratch || !t->merges, err, TERN_E_MEMORY, "out of memory for %zu merges", s->n_merges);
-    for (size_t i = 0; i < s->n_merges; i++) {
-        const char *m = s->merges[i], *end = m + s->merge_bytes[i];
-        /* usually there is one space; if tokens contain spaces, take the place that yields three known tokens
-         */
-        int n_tries = 0;
-        for (const char *sp = m; n_tries < MAX_SPLITS && (sp = memchr(sp, ' ', (size_t)(end - sp))); sp++) {
-            n_tries++;
-            uint32_t l = find_spelled(t, m, (size_t)(sp - m), scratch);
-            uint32_t r = l == TN_TOK_NONE ? l : find_spelled(t, sp + 1, (size_t)(end - sp - 1), scratch);
-            if (r == TN_TOK_NONE) continue;
-            size_t nl, nr;
-            const uint8_t *pl = tn_tok_text(t, l, &nl), *pr = tn_tok_text(t, r, &nr);
-            memcpy(scratch, pl, nl);
-            memcpy(scratch + nl, pr, nr);
-            uint32_t both = tn_tok_lookup(t, scratch, nl + nr);
-            if (both == TN_TOK_NONE) continue;
-            t->merges[t->n_merges++] = (tn_merge){l, r, both};
-            break;
-        }
+    for (size_t i = 0; i < s->n_merges + SLOTS_AHEAD; i++) {
+        const size_t texts = i - (SLOTS_AHEAD - TEXTS_AHEAD),
+                     now = i - SLOTS_AHEAD; /* huge until they begin */
+        const uint32_t before = t->n_merges ? t->merges[t->n_merges - 1].result : 0;
+        tn_merge *one = &t->merges[t->n_merges];
+        if (now < s->n_merges && (merge_soon(t, &next[now % SLOTS_AHEAD], before, one) ||
+                                  merge_of(t, s->merges[now], s->merge_bytes[now], scratch, one)))
+            t->n_merges++;
+        if (i < s->n_merges) ask_for_slots(t, s->merges[i], s->merge_bytes[i], &next[i % SLOTS_AHEAD]);
+        if (texts < s->n_merges) ask_for_texts(t, &next[texts % SLOTS_AHEAD]);
     }
     TN_BAIL_IF(!t->n_merges && s->n_merges, err, TERN_E_FORMAT,
                "none of the %zu merges is about tokens of the vocabulary", s->n_merges);
@@ -377,24 +448,6 @@ static tern_status collect_ends(tn_tokenizer *t, const tn_tokenizer_spec *s, ter
         TN_FAIL_IF(!t->ends, err, TERN_E_MEMORY, "out of memory for %u end tokens", t->n_ends);
     }
     sort_ends(t);
-    return TERN_OK;
-}
-
-/* Marks the tokens that merging their own text yields. Most pre-tokens are one token and take only one
- * look-up then. Merging is deterministic, so this changes only the speed. */
-static tern_status mark_direct(tn_tokenizer *t, tern_error *err) {
-    if (t->ignore_merges || t->kind > TN_TOK_BPE_SPM) return TERN_OK;
-    for (uint32_t id = 0; id < t->n_vocab; id++) {
-        if (!tn_tok_mergeable(t, id)) continue;
-        size_t n, m;
-        int32_t got = -1;
-        const uint8_t *p = tn_tok_text(t, id, &n);
-        if (n > 1024)
-            continue; /* too long for a word; a vocabulary of such tokens must not make opening slow */
-        tern_status st = tn_tok_merge_piece(t, p, n, &got, 1, &m);
-        TN_FAIL_IF(st != TERN_OK, err, st, "out of memory for a vocabulary of %u", t->n_vocab);
-        if (m == 1 && got == (int32_t)id) t->direct[id / 64] |= 1ull << (id % 64);
-    }
     return TERN_OK;
 }
 
@@ -507,13 +560,10 @@ tern_status tn_tokenizer_open(tn_ctx *ctx, const tn_tokenizer_spec *s, tn_tokeni
     if ((st = fill_from_spec(t, s, err)) != TERN_OK) goto out;
     if (!t->scores && s->n_merges) {
         if ((st = build_table(t, err)) != TERN_OK || (st = add_merges(t, s, err)) != TERN_OK) goto out;
-        tn_free(ctx, t->table);
-        t->table = NULL;
     }
     mark_phi3(t);
     if ((st = finish(t, err)) != TERN_OK || (st = collect_ends(t, s, err)) != TERN_OK) goto out;
-    if ((st = build_guarded(t, err)) != TERN_OK) goto out;
-    st = mark_direct(t, err);
+    st = build_guarded(t, err);
 out:
     if (st != TERN_OK) tn_tokenizer_close(&t);
     *out = t;

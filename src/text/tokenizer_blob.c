@@ -157,7 +157,8 @@ static tern_status save(const tn_tokenizer *t, const uint8_t *stored, uint8_t **
     p += BLOB_HEAD;
     for (int i = 0; i < BLOB_FIELDS; i++) p = put_u32(p, fields[i]);
     p += put_tokens(t, stored, p);
-    for (size_t i = 0; i < n_direct; i++) *p++ = (uint8_t)(t->direct[i / 8] >> (i % 8 * 8));
+    for (size_t i = 0; i < n_direct; i++)
+        *p++ = (uint8_t)(atomic_load_explicit(&t->direct[i / 8], memory_order_relaxed) >> (i % 8 * 8));
     for (uint32_t i = 0; i < t->n_ends; i++) p = put_u32(p, (uint32_t)t->ends[i]);
     for (uint32_t i = 0; i < t->n_patterns; i++) {
         size_t len = strlen(t->patterns[i]);
@@ -183,7 +184,8 @@ tern_status tn_tokenizer_save(const tn_tokenizer *t, uint8_t **blob, size_t *n_b
     uint8_t *stored = tn_alloc(t->ctx, TN_MEM_TEXT, t->n_vocab, 1);
     TN_FAIL_IF(!stored, err, TERN_E_MEMORY, "out of memory for a vocabulary of %u", t->n_vocab);
     choose_stored(t, stored);
-    tern_status st = save(t, stored, blob, n_bytes, err);
+    tern_status st = tn_tok_mark_direct(t, err);
+    if (st == TERN_OK) st = save(t, stored, blob, n_bytes, err);
     tn_free(t->ctx, stored);
     return st;
 }
@@ -422,7 +424,11 @@ static tern_status read_core(tn_tokenizer *t, const uint8_t *blob, size_t n_byte
     TN_TRY(alloc_core(t, n_text, flags, err));
     TN_TRY(old ? read_tokens_1(t, &p, end, n_text, err) : read_tokens(t, &p, end, n_text, err));
     if ((size_t)(end - p) < n_direct + (uint64_t)n_ends * 4) return bad(err, "merge", t->n_merges);
-    for (size_t i = 0; i < n_direct; i++) t->direct[i / 8] |= (uint64_t)*p++ << (i % 8 * 8);
+    for (size_t i = 0; i < n_direct; i += 8) {
+        uint64_t bits = 0;
+        for (size_t j = i; j < n_direct && j < i + 8; j++) bits |= (uint64_t)*p++ << (j % 8 * 8);
+        atomic_store_explicit(&t->direct[i / 8], bits, memory_order_relaxed);
+    }
     for (uint32_t i = 0; i < n_ends; i++, p += 4) {
         t->ends[i] = (int32_t)tn_tok_u32(p);
         TN_FAIL_IF(tn_tok_checked_id(t, t->ends[i]) < 0, err, TERN_E_FORMAT,

@@ -9,6 +9,7 @@
 #include "text/pretok.h"
 #include "text/tokenizer.h"
 
+#include <stdatomic.h>
 #include <string.h>
 
 #define TN_TOK_TYPE_MASK 0x0f
@@ -43,7 +44,9 @@ struct tn_tokenizer {
     float *scores;  /* [n_vocab] or NULL: then merges decide */
     tn_merge *merges;
     uint32_t n_merges;
-    uint64_t *direct; /* bit per token: merging its own bytes gives just this token */
+    /* Bit per token: merging its own bytes gives just this token. It is set when that was seen, relaxed: any thread that
+     * does not see it yet merges once more. */
+    _Atomic uint64_t *direct;
     char *patterns[TN_PRETOK_MAX];
     uint32_t n_patterns;
     bool ignore_merges, space_prefix, space_prefix_first, space_prefix_missing, nfc, add_bos, add_eos;
@@ -59,6 +62,7 @@ struct tn_tokenizer {
     uint64_t seed;   /* of the hash tables; random, so no vocabulary can be crafted to collide */
     uint64_t *table; /* text -> mergeable token: hash high half << 32 | id + 1, 0 = empty */
     uint64_t table_mask;
+    bool has_twins; /* two mergeable tokens have the same text */
     tn_pair *pairs;
     uint64_t pairs_mask;
     uint32_t byte_id[256]; /* TN_TOK_NONE: the vocabulary lacks this byte */
@@ -110,9 +114,22 @@ static inline bool tn_tok_mergeable(const tn_tokenizer *t, uint32_t id) {
 
 /* The mergeable token with exactly these bytes, or TN_TOK_NONE. */
 uint32_t tn_tok_lookup(const tn_tokenizer *t, const uint8_t *p, size_t n);
+/* The same with their hash. */
+uint64_t tn_tok_hash(const tn_tokenizer *t, const uint8_t *p, size_t n);
+uint32_t tn_tok_lookup_hashed(const tn_tokenizer *t, const uint8_t *p, size_t n, uint64_t hash);
 
-/* Merges one pre-token into ids[0..cap) without the direct look-up; this computes the `direct` bits. *n_ids
- * gets the number needed. */
+/* Longer tokens are no words, and never direct: a vocabulary of such tokens must not make packing slow. */
+#define TN_TOK_MAX_DIRECT 1024u
+static inline bool tn_tok_direct(const tn_tokenizer *t, uint32_t id) {
+    return atomic_load_explicit(&t->direct[id / 64], memory_order_relaxed) >> (id % 64) & 1;
+}
+static inline void tn_tok_set_direct(const tn_tokenizer *t, uint32_t id) {
+    atomic_fetch_or_explicit(&t->direct[id / 64], 1ull << (id % 64), memory_order_relaxed);
+}
+/* Sets the `direct` bits of all tokens (a blob has them). */
+tern_status tn_tok_mark_direct(const tn_tokenizer *t, tern_error *err);
+
+/* Merges one pre-token into ids[0..cap) without the direct look-up. *n_ids gets the number needed. */
 tern_status tn_tok_merge_piece(const tn_tokenizer *t, const uint8_t *p, size_t n, int32_t *ids, size_t cap,
                                size_t *n_ids);
 

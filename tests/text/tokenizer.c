@@ -156,6 +156,46 @@ static void merges_by_definition(void **state) {
     }
 }
 
+/* Of tokens with one text merges mean the first, wherever a vocabulary goes on from one merge to the next. */
+static void twins(void **state) {
+    (void)state;
+    static small_vocab v;
+    small_vocab_make(&v, 7);
+    static const char *const text[] = {"YZ", "WX", "YZ"}, *const merge[] = {"W X", "Y Z"};
+    for (int i = 0; i < 3; i++) strcpy(v.text[256 + i], text[i]);
+    for (int i = 0; i < 3; i++) v.token_bytes[256 + i] = 2;
+    for (int i = 0; i < 2; i++) v.merges[i] = merge[i];
+    for (int i = 0; i < 2; i++) v.merge_bytes[i] = 3;
+    v.spec.n_merges = 2;
+    tn_tokenizer *t = open_spec(&v.spec);
+    for (int time = 0; time < 2; time++) {
+        int32_t ids[ID_CAP];
+        assert_int_equal(encode(t, "WXYZ", 4, false, ids), 2);
+        assert_true(ids[0] == 257 && ids[1] == 256);
+    }
+    tn_tokenizer_close(&t);
+}
+
+/* A word that is a token's text and yet merges to others does so each time. */
+static void words_seen_before(void **state) {
+    (void)state;
+    static small_vocab v;
+    small_vocab_make(&v, 7);
+    strcpy(v.text[256], "WX"), v.token_bytes[256] = 2;
+    strcpy(v.text[257], "WXY"), v.token_bytes[257] = 3;
+    v.merges[0] = "W X", v.merge_bytes[0] = 3;
+    v.spec.n_merges = 1;
+    tn_tokenizer *t = open_spec(&v.spec);
+    for (int time = 0; time < 3; time++) {
+        int32_t ids[ID_CAP];
+        assert_int_equal(encode(t, "WX", 2, false, ids), 1);
+        assert_int_equal(ids[0], 256);
+        assert_int_equal(encode(t, "WXY", 3, false, ids), 2);
+        assert_true(ids[0] == 256 && ids[1] == 'Y');
+    }
+    tn_tokenizer_close(&t);
+}
+
 /* Scores instead of merges: the result with the best score wins, whatever makes it. */
 static void scores_by_definition(void **state) {
     (void)state;
@@ -477,6 +517,19 @@ static void blob_same(void **state) {
         assert_int_equal(n, n_again);
         assert_memory_equal(blob, again, n);
         tn_rng rng = {8};
+        tn_tokenizer *other =
+            k ? open_data(names[k]) : open_small(); /* what was read before does not matter */
+        int32_t some[ID_CAP];
+        for (int32_t id = 0; id < 400; id += 3) {
+            char word[64];
+            const size_t n_word = tn_token_bytes(other, id, true, word, sizeof word);
+            if (n_word <= sizeof word) (void)encode(other, word, n_word, false, some);
+        }
+        tn_free(&ctx, again);
+        assert_int_equal(tn_tokenizer_save(other, &again, &n_again, &err), TERN_OK);
+        assert_int_equal(n, n_again);
+        assert_memory_equal(blob, again, n);
+        tn_tokenizer_close(&other);
         for (int rep = 0; rep < 300; rep++) {
             char text[TEXT_CAP];
             int32_t a[ID_CAP], b[ID_CAP];
@@ -705,6 +758,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(smollm_oracle),
         cmocka_unit_test(merges_by_definition),
+        cmocka_unit_test(twins),
+        cmocka_unit_test(words_seen_before),
         cmocka_unit_test(scores_by_definition),
         cmocka_unit_test(long_words),
         cmocka_unit_test(byte_level_round_trip),
