@@ -37,7 +37,7 @@ static tern_status name_profile(tern_engine *e, const tn_source *src, int fd, te
     }
     for (size_t i = 0; i < tn_source_n_tensors(src); i++) {
         const tn_tensor *t = tn_source_tensor_at(src, i);
-        const uint64_t of[] = {t->dims[0], t->dims[1], (uint64_t)t->dtype};
+        const uint64_t of[] = {t->dims[0], t->dims[1], (uint64_t)(t->packed ? t->packed->blocks : t->dtype)};
         print = XXH64(of, sizeof of, print);
     }
     if (!fstat(fd, &sb)) { /* how it is read fastest is a matter of its storage */
