@@ -33,6 +33,7 @@ typedef struct fill {
     uint64_t cols;         /* of a row */
 } fill;
 
+#define FLOOR (-5.0f) /* of the logarithms of decays, where they have one */
 enum { FILL_ITEM = 1 << 14, PART = 1 << 22 }; /* values per item of the pool, per write */
 
 /* Whether blocks of a type are random bytes, whose scale gives their values the size they should have. */
@@ -208,7 +209,8 @@ static bool tensor_of(const synth *s, int layer, tn_role role, char *name, size_
     if (s->arch->kda && (tn_role_of_delta(role) || tn_role_of_kda(role))) return true;
     if (s->arch->wkv) return tensor_of_wkv(s, layer, role, rows, cols);
     if (role == TN_W_DELTA_Q) *rows = tn_delta_channels(&s->h.delta);
-    if (role == TN_W_ATT_GATE || role == TN_W_DELTA_K || role == TN_W_DELTA_V) return false;
+    if (role == TN_W_ATT_GATE) return s->arch->latent;
+    if (role == TN_W_DELTA_K || role == TN_W_DELTA_V) return false;
     if (!s->arch->delta_apart && role == TN_W_DELTA_RATE) {
         snprintf(name, cap, "blk.%d.ssm_ba.weight", layer);
         *rows *= 2;
@@ -304,7 +306,7 @@ static tern_status produce(synth *s, int layer, tn_role role) {
                              role == TN_W_LAUREL_NORM || role == TN_W_PLE_POST_NORM))
         f.offset = 0.3f, f.scale = 0.08f;
     if (role == TN_W_DELTA_A)
-        f.offset = -1; /* decays of about 0.95, some of little and some of long memory */
+        f.offset = s->arch->kda_bounded ? 1 : -1; /* decays of about 0.95, some of little and some of long memory */
     if (role == TN_W_DELTA_DT) f.offset = -3, f.scale = 1;
     if (role == TN_W_LERP_R || role == TN_W_LERP_FFN) f.offset = 0.5f, f.scale = 0.25f;
     if (role == TN_W_LOW_W_B) f.offset = -2, f.scale = 1;
@@ -565,6 +567,7 @@ static void put_keys(synth *s, const shape *p) {
     if (s->arch->kda) {
         tn_gguf_put_u32(s->w, KEY("ssm.conv_kernel"), (uint32_t)p->conv_len);
         tn_gguf_put_u32(s->w, KEY("kda.head_dim"), (uint32_t)p->delta_d);
+        if (s->arch->kda_bounded) tn_gguf_put_f32(s->w, KEY("kda.gate_lower_bound"), FLOOR);
     } else if (s->arch->delta) put_delta_keys(s, p);
     if (s->arch->chunked && !p->unsaid) {
         tn_gguf_put_u32(s->w, KEY("attention.temperature_length"), 64);
@@ -643,7 +646,8 @@ static void set_forms(synth *s, const shape *p) {
     h->latent.d_nope = p->d_nope;
     h->latent.d_value = p->d_value;
     s->joint = p->joint;
-    if (s->arch->kda) tn_arch_kda(h, p->delta_heads, p->delta_d);
+    if (s->arch->kda)
+        tn_arch_kda(h, p->delta_heads, p->delta_d, s->arch->kda_bounded ? (double)FLOOR : 0);
     if (!s->arch->wkv) return;
     tn_arch_wkv(h, p->delta_heads, p->delta_d);
     h->low.decay = p->low[0];

@@ -407,9 +407,17 @@ static tern_status gguf_single(keys *k, const tn_arch *a, tn_hparams *h) {
     return TERN_OK;
 }
 
-static tern_status gguf_kda(keys *k, tn_hparams *h) {
+static tern_status gguf_kda(keys *k, const tn_arch *a, tn_hparams *h) {
+    char buf[128];
+    bool safe = true;
+    const double floor = a->kda_bounded ? num_key(k, "kda.gate_lower_bound", 0) : 0;
     h->conv_len = int_key(k, "ssm.conv_kernel", true, 0);
-    tn_arch_kda(h, h->n_heads, int_key(k, "kda.head_dim", true, 0));
+    tn_arch_kda(h, h->n_heads, int_key(k, "kda.head_dim", true, 0), floor);
+    (void)tn_gguf_bool(k->g, key_of(k, "kda.safe_gate", buf), &safe);
+    TN_FAIL_IF(a->kda_bounded && !(safe && floor < 0), k->err, TERN_E_UNSUPPORTED,
+               "%s: decays without a floor below 0 ('%s' and '%s.kda.gate_lower_bound') are not supported for "
+               "architecture %s",
+               tn_gguf_path(k->g), buf, k->prefix, a->name);
     return k->st;
 }
 
@@ -433,7 +441,7 @@ static tern_status gguf_wkv(keys *k, const tn_arch *a, tn_hparams *h) {
  * state space models. */
 static tern_status gguf_delta(keys *k, const tn_arch *a, tn_hparams *h) {
     if (a->wkv) return gguf_wkv(k, a, h);
-    if (a->kda) return gguf_kda(k, h);
+    if (a->kda) return gguf_kda(k, a, h);
     int32_t every = int_key(k, "full_attention_interval", false, 4),
             inner = int_key(k, "ssm.inner_size", true, 0);
     h->conv_len = int_key(k, "ssm.conv_kernel", true, 0);
@@ -482,7 +490,8 @@ static tern_status gguf_experts(keys *k, const tn_arch *a, tn_hparams *h) {
                TERN_E_FORMAT, "%s: %d shared experts of %d values", tn_gguf_path(k->g), n_shared,
                h->n_ff_exp);
     if (a->shared_expert)
-        h->n_ff = int_key(k, "expert_shared_feed_forward_length", false, n_shared * h->n_ff_exp);
+        h->n_ff = int_key(k, "expert_shared_feed_forward_length", false, n_shared * h->n_ff_exp) *
+                  (a->kda_bounded && n_shared > 1 ? n_shared : 1);
     else if (!a->dense_first && !a->experts_beside) h->n_ff = h->n_ff_exp;
     if (a->dense_first) h->n_dense = int_key(k, "leading_dense_block_count", false, 0);
     const int32_t every = int_key(k, "interleave_moe_layer_step", false, 1);

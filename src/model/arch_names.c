@@ -161,7 +161,8 @@ bool tn_arch_hf_name(const tn_arch *a, const tn_hparams *h, int layer, tn_role r
         name = dense;
     }
     if (a->delta_apart && hf_delta_apart(role)) name = hf_delta_apart(role);
-    if (role == TN_W_LATENT_Q && !h->latent.q_rank) name = hf_names[TN_W_Q];
+    if (role == TN_W_LATENT_Q && !h->latent.q_rank)
+        name = a->hf_names[TN_W_Q] ? a->hf_names[TN_W_Q] : hf_names[TN_W_Q];
     if (tn_arch_is_eagle(a) && !is_whole_name(role, name, "fc."))
         snprintf(buf, cap, "%s%s", tn_arch_hf_layers(a), name);
     else if (is_whole_name(role, name, "model.") || tn_role_of_next(role)) snprintf(buf, cap, "%s", name);

@@ -180,7 +180,7 @@ static bool part_of(const tn_model_file *f, int layer, tn_role role, char *name,
         *n_rows = (uint64_t)(f->h->n_kv_heads * p->group_stride);
         return true;
     }
-    if (f->h->attn_gate &&
+    if (f->h->attn_gate && !tn_latent(f->h) &&
         (role == TN_W_Q || role == TN_W_ATT_GATE)) { /* head by head: queries, then their gate */
         p->group_rows = f->h->d_head;
         p->group_stride = 2 * p->group_rows;
@@ -253,6 +253,11 @@ void tn_place_find(const tn_model_file *f, int layer, tn_role role, char *name, 
     uint64_t n_own = *n_rows;
     bool part = part_of(f, layer, role, name, cap, p, n_rows);
     p->t = tn_file_tensor(f, name);
+    char *low = f->gguf && f->arch->kda_bounded ? strstr(name, "_a.weight") : NULL;
+    if (!p->t && low) { /* some converters do not call them as the first of Kimi's two products */
+        snprintf(low, cap - (size_t)(low - name), ".weight");
+        p->t = tn_file_tensor(f, name);
+    }
     /* Phi-3's GGUF calls the fused gate and up "ffn_up": told apart by its rows */
     if ((!p->t && !part) ||
         (f->gguf && p->t && role == TN_W_UP && f->h->gated && p->t->dims[0] == 2 * n_own)) {

@@ -117,8 +117,8 @@ static tn_site_ops linears_of(const tn_hparams *h, int32_t layer, const tn_recip
 int32_t tn_buffer_width(const tn_hparams *h, int32_t layer, tn_buffer b) {
     switch (b) {
     case TN_BUF_Q:
-    case TN_BUF_ATT:
-    case TN_BUF_ATT_GATE: return h->n_heads * tn_layer_d_head(h, layer);
+    case TN_BUF_ATT: return h->n_heads * tn_layer_d_head(h, layer);
+    case TN_BUF_ATT_GATE: return h->n_heads * (tn_latent(h) ? 1 : tn_layer_d_head(h, layer));
     case TN_BUF_K:
     case TN_BUF_V: return tn_layer_kv_heads(h, layer) * tn_layer_d_head(h, layer);
     case TN_BUF_GATE:
@@ -417,7 +417,10 @@ static bool specialise(const tn_hparams *h, const tn_recipe *r, tn_op *o) {
     case TN_OP_GATHER:
     case TN_OP_EXPERT_GATE:
     case TN_OP_EXPERT_SUM: specialise_experts(h, o); return true;
-    case TN_OP_ATTN_GATE: o->reads |= bit(TN_BUF_ATT_GATE); return h->attn_gate;
+    case TN_OP_ATTN_GATE:
+        o->reads |= bit(TN_BUF_ATT_GATE);
+        o->gate_each = tn_latent(h) ? h->latent.d_value : 1;
+        return h->attn_gate;
     case TN_OP_DELTA_GATES:
     case TN_OP_DELTA_MIX:
     case TN_OP_DELTA:

@@ -82,7 +82,7 @@ typedef enum tn_op_kind {
     TN_OP_ATTEND,        /* att = softmax(q k^T) v over the state */
     TN_OP_CONV_GATE,     /* x = b x of a convolution's row b, c, x */
     TN_OP_CONV,          /* att = c * convolution(b x) over the row and those before it */
-    TN_OP_ATTN_GATE,     /* att *= sigmoid(gate) */
+    TN_OP_ATTN_GATE,     /* att *= sigmoid(gate), value by value or head by head */
     TN_OP_DELTA_GATES,   /* decays and rates of the heads */
     TN_OP_DELTA_MIX,     /* mixed = convolution of q, k, v */
     TN_OP_DELTA,         /* out = the recurrence of a gated delta net over the rows */
@@ -196,6 +196,7 @@ typedef struct tn_op {
             tn_act act;
             bool gated;
         } gate;
+        int32_t gate_each; /* ATTN_GATE: values that each number of the gate multiplies */
         float scale; /* EMBED, EMBED_LAYERS, RESIDUAL, SCALE without a weight */
         struct {
             bool type, positions;

@@ -116,6 +116,7 @@ static const tn_property properties[] = {
     FLAG("sub_norms", sub_norms),
     FLAG("delta_wkv", delta.wkv),
     FLAG("delta_kda", delta.kda),
+    EXTRA(FLOAT, "delta_floor", delta.floor, 0, TN_LEAST_FLOOR, 0),
     EXTRA(INT, "low_decay", low.decay, 0, 0, TN_MAX_LOW),
     EXTRA(INT, "low_rate", low.rate, 0, 0, TN_MAX_LOW),
     EXTRA(INT, "low_value", low.value, 0, 0, TN_MAX_LOW),

@@ -157,7 +157,7 @@ static tern_status find_place(tn_source *s, int layer, tn_role role, tern_error 
     uint64_t n0 = rows == 1 ? (uint64_t)cols : (uint64_t)rows, n1 = rows == 1 ? 1 : (uint64_t)cols;
     p->turned = role == TN_W_CONV || role == TN_W_DELTA_CONV || tn_role_of_kda_conv(role);
     p->negative_exp = s->st && role == TN_W_DELTA_A;
-    p->scale = s->by[role];
+    p->scale = s->gguf && s->arch->kda_bounded && role == TN_W_DELTA_A ? -1 : s->by[role];
     if (p->turned) n0 = (uint64_t)cols, n1 = (uint64_t)rows;
     if (role == TN_W_EMBD_TYPE) n1 = n0; /* the first row of a few */
     tn_place_find(&s->file, layer, role, name, sizeof name, p, &n0);
@@ -698,6 +698,7 @@ tern_status tn_source_read_from(const tn_source *s, int layer, tn_role role, con
         TN_TRY(check_finite(p, dst, cols, 0, err));
         for (int64_t i = 0; p->plus_one && i < cols; i++) dst[i] += 1.0f;
         for (int64_t i = 0; p->negative_exp && i < cols; i++) dst[i] = -expf(dst[i]);
+        for (int64_t i = 0; p->scale != 0 && i < cols; i++) dst[i] *= p->scale;
         return TERN_OK;
     }
     for (int64_t r = row0; r < row1; r++) {
