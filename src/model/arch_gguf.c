@@ -371,7 +371,7 @@ static tern_status gguf_scales(keys *k, const tn_arch *a, tn_hparams *h) {
 static tern_status gguf_kv_heads(keys *k, tn_hparams *h, tn_layer_kind other) {
     char buf[128];
     int64_t n = tn_gguf_arr_n(k->g, key_of(k, "attention.head_count_kv", buf));
-    TN_FAIL_IF(n != h->n_layers || n > TN_MAX_LAYERS, k->err, TERN_E_FORMAT,
+    TN_FAIL_IF(n != int_key(k, "block_count", true, 0) || n > TN_MAX_LAYERS, k->err, TERN_E_FORMAT,
                "%s: '%s' has %" PRId64 " layers, the model %d", tn_gguf_path(k->g), buf, n, h->n_layers);
     for (int32_t i = 0; i < h->n_layers; i++) {
         int64_t v = -1;
@@ -408,17 +408,12 @@ static tern_status gguf_single(keys *k, const tn_arch *a, tn_hparams *h) {
 }
 
 static tern_status gguf_kda(keys *k, const tn_arch *a, tn_hparams *h) {
-    char buf[128];
-    bool safe = true;
-    const double floor = a->kda_bounded ? num_key(k, "kda.gate_lower_bound", 0) : 0;
+    const int32_t d = int_key(k, "kda.head_dim", true, 0);
     h->conv_len = int_key(k, "ssm.conv_kernel", true, 0);
-    tn_arch_kda(h, h->n_heads, int_key(k, "kda.head_dim", true, 0), floor);
-    (void)tn_gguf_bool(k->g, key_of(k, "kda.safe_gate", buf), &safe);
-    TN_FAIL_IF(a->kda_bounded && !(safe && floor < 0), k->err, TERN_E_UNSUPPORTED,
-               "%s: decays without a floor below 0 ('%s' and '%s.kda.gate_lower_bound') are not supported for "
-               "architecture %s",
-               tn_gguf_path(k->g), buf, k->prefix, a->name);
-    return k->st;
+    TN_TRY(k->st);
+    if (a->kda_bounded) return tn_arch_ling_gguf(k->g, d, h, k->err);
+    tn_arch_kda(h, h->n_heads, d, 0);
+    return TERN_OK;
 }
 
 static tern_status gguf_wkv(keys *k, const tn_arch *a, tn_hparams *h) {

@@ -64,7 +64,7 @@ void tn_arch_kda(tn_hparams *h, int32_t n_heads, int32_t d, double floor) {
                               .d_key = d,
                               .d_value = d,
                               .kda = true,
-                              .floor = (float)floor};
+                              .deepest = (float)-floor};
 }
 
 /* Is the layer among those that a list counts from 1? */
@@ -99,28 +99,5 @@ tern_status tn_arch_kda_hf(const json_t *o, const char *file, tn_hparams *h, ter
                "%s: 'moe_router_activation_func' is '%.40s', which is not supported", file, scores);
     const json_t *norm = json_object_get(o, "moe_renormalize");
     if (json_is_boolean(norm)) h->experts_norm = json_is_true(norm);
-    return TERN_OK;
-}
-
-/* Ling 3: the last layer of every group attends, and those that are left over. */
-tern_status tn_arch_ling_hf(const json_t *o, const char *file, tn_hparams *h, tern_error *err) {
-    static const char *const flags[] = {"kda_safe_gate", "no_kda_lora", "moe_router_enable_expert_bias"};
-    const int32_t group = size_or(o, "layer_group_size", 0);
-    const json_t *floor = json_object_get(o, "kda_lower_bound"),
-                 *gate = json_object_get(o, "gated_attention_proj_granularity_type");
-    h->conv_len = size_or(o, "short_conv_kernel_size", 4);
-    tn_arch_kda(h, h->n_heads, size_or(o, "head_dim", 128), json_number_value(floor));
-    TN_FAIL_IF(group < 1, err, TERN_E_FORMAT, "%s: 'layer_group_size' is missing, or no whole number from 1 on",
-               file);
-    for (int32_t i = 0; i < h->n_layers; i++)
-        h->layer_kind[i] =
-            (i + 1) % group && i < h->n_layers / group * group ? TN_LAYER_DELTA : TN_LAYER_ATTENDS;
-    for (int i = 0; i < 3; i++)
-        TN_FAIL_IF(!json_is_true(json_object_get(o, flags[i])), err, TERN_E_UNSUPPORTED,
-                   "%s: '%s' is not true, which is not supported", file, flags[i]);
-    TN_FAIL_IF(!(json_number_value(floor) < 0), err, TERN_E_UNSUPPORTED,
-               "%s: 'kda_lower_bound' is not below 0, which is not supported", file);
-    TN_FAIL_IF(!json_is_string(gate) || strcmp(json_string_value(gate), "head_wise"), err, TERN_E_UNSUPPORTED,
-               "%s: 'gated_attention_proj_granularity_type' is not 'head_wise', which is not supported", file);
     return TERN_OK;
 }

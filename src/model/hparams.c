@@ -94,7 +94,7 @@ bool tn_wkv_ok(const tn_hparams *h) {
     if (n->kda && (n->wkv || n->mamba || n->tiled || n->n_heads != n->n_key_heads || n->d_key != n->d_value ||
                    n->d_key > 256))
         return false;
-    if (n->floor != 0 && !(n->kda && n->floor < 0 && n->floor >= TN_LEAST_FLOOR)) return false;
+    if (n->deepest != 0 && !(n->kda && n->deepest > 0 && n->deepest <= TN_MAX_DEEPEST)) return false;
     if (!n->wkv) return !h->low.decay && !h->low.rate && !h->low.value && !h->low.gate && !h->shift_ffn;
     return h->n_embd <= TN_MAX_WKV && n->n_heads > 0 && n->n_key_heads == n->n_heads &&
            n->d_key == n->d_value && (int64_t)n->n_heads * n->d_value == h->n_embd && h->conv_len == 2 &&

@@ -338,11 +338,14 @@ static const struct {
     {"kda_safe_gate", "kda.safe_gate", ling3, 0},
     {"kda_lower_bound", "kda.gate_lower_bound", ling3, 0},
     {"gated_attention_proj_granularity_type", NULL, ling3, 0},
-    {"use_qk_norm", NULL, ling3, 0}, /* of the memory, which always has it; these two are read by no published code */
+    {"use_qk_norm", NULL, ling3,
+     0}, /* of the memory, which always has it; these two are read by no published code */
     {"linear_silu", NULL, ling3, 0},
     {"rotary_dim", NULL, ling3, 0}, /* qk_rope_head_dim counts */
     {"mtp_use_kda", NULL, ling3, 0},
     {"group_norm_size", NULL, only, 1},
+    {"expert_swiglu_limit_list", "swiglu_clamp_exp", ling3, 0},
+    {"share_expert_swiglu_limit_list", "swiglu_clamp_shexp", ling3, 0},
     {"hidden_ratio", NULL, wkv_alone, 0},
     {"norm_first", NULL, wkv_alone, 0},
     {"norm_bias", NULL, wkv_alone, 0},

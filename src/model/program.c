@@ -261,6 +261,8 @@ static void specialise_experts(const tn_hparams *h, tn_op *o) {
     o->experts.norm = h->experts_norm;
     o->experts.act = h->act;
     o->experts.limit = h->swiglu_limit;
+    o->experts.most = h->gated ? h->experts_most[o->layer] : 0;
+    if (o->kind == TN_OP_EXPERT_GATE && o->experts.most > 0) o->writes |= bit(TN_BUF_EXPERT_GATE);
     o->experts.out_bias = h->experts_out_bias;
 }
 
@@ -429,6 +431,8 @@ static bool specialise(const tn_hparams *h, const tn_recipe *r, tn_op *o) {
         if (h->gated) o->reads |= bit(TN_BUF_GATE);
         o->gate.act = h->act;
         o->gate.gated = h->gated;
+        o->gate.most = h->gated ? h->shared_most[o->layer] : 0;
+        if (o->gate.most > 0) o->writes |= bit(TN_BUF_GATE);
         return true;
     case TN_OP_EMBED_LAYERS:
         o->reads = 0;
@@ -602,7 +606,8 @@ bool tn_program_divides(const tn_program *p, int32_t site) {
     const tn_op *from = tn_program_source(p, site), *last = &p->ops[p->sites[site].op];
     bool others = tn_site_of_experts(p->sites[site].kind) || tn_program_divides_alone(p, site);
     if (from->kind == TN_OP_EXPERT_GATE) /* what is clamped is not linear, nor what no gate multiplies */
-        return from->experts.limit > 0 || !from->experts.gated;
+        return from->experts.limit > 0 || from->experts.most > 0 || !from->experts.gated;
+    if (from->kind == TN_OP_GATE && from->gate.most > 0) return true;
     for (const tn_op *o = from + 1; o < last; o++) others = others || o->kind == TN_OP_ROUTE;
     return others;
 }

@@ -190,14 +190,16 @@ typedef struct tn_op {
             float mixer; /* see tn_hparams.experts_mixer */
             tn_act act;
             float limit; /* see tn_hparams.swiglu_limit */
+            float most;  /* see tn_hparams.experts_most */
             bool out_bias;
         } experts; /* ROUTE, GATHER, EXPERT_GATE, EXPERT_SUM */
         struct {
             tn_act act;
             bool gated;
+            float most; /* see tn_hparams.shared_most */
         } gate;
         int32_t gate_each; /* ATTN_GATE: values that each number of the gate multiplies */
-        float scale; /* EMBED, EMBED_LAYERS, RESIDUAL, SCALE without a weight */
+        float scale;       /* EMBED, EMBED_LAYERS, RESIDUAL, SCALE without a weight */
         struct {
             bool type, positions;
         } add; /* EMBED_ADD: which of the two there are */

@@ -20,11 +20,19 @@ const char *tern_engine_property(const tern_engine *e, size_t i, char *buf, size
     const tn_property *p = tn_properties(&n);
     if (!e || i >= n || (n_bytes && !buf)) return NULL;
     const tn_hparams *h = &e->model->h;
-    if (p[i].type != TN_PROPERTY_KINDS) {
+    if (tn_property_single(&p[i])) {
         snprintf(buf, n_bytes, "%.17g", tn_property_get(&p[i], h));
         return p[i].key;
     }
-    size_t n_layers = (size_t)h->n_layers, n_out = n_bytes ? n_bytes - 1 : 0;
+    size_t n_layers = (size_t)h->n_layers, n_out = n_bytes ? n_bytes - 1 : 0, n_said = 0;
+    if (p[i].type == TN_PROPERTY_NUMBERS) { /* as many as there is room for, with commas between */
+        if (n_bytes) *buf = 0;
+        for (int32_t l = 0; l < h->n_layers && n_said < n_bytes; l++) {
+            const double v = (double)tn_property_number(&p[i], h, l);
+            n_said += (size_t)snprintf(buf + n_said, n_bytes - n_said, l ? ",%.9g" : "%.9g", v);
+        }
+        return p[i].key;
+    }
     if (n_out > n_layers) n_out = n_layers;
     for (size_t k = 0; k < n_out; k++) buf[k] = tn_layer_letters[h->layer_kind[k]];
     if (n_bytes) buf[n_out] = 0;

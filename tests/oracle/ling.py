@@ -243,6 +243,9 @@ SHOWS = [dict(drop="f_proj.weight"), dict(drop="g_proj.weight"), dict(drop="dt_b
          dict(n_group=1), dict(topk_group=1), dict(num_experts_per_tok=4), dict(routed_scaling_factor=1.0)]
 CASES = {
     "bailingmoe3": dict(dtype="BF16", vectors="BF16", n_tok=300, n_ctx=320, gguf=True, cfg=words(4, 4), shows=SHOWS),
-    # queries at once, a layer that is left over, two shared experts, the other names
-    "bailingmoe3-plain": dict(dtype="F16", vectors="F16", n_tok=40, gguf=True, cfg=words(4, 3, q_lora_rank=None, num_shared_experts=2), shows=SHOWS),
+    # queries at once, a layer that is left over, two shared experts, clamps, the other names
+    "bailingmoe3-plain": dict(dtype="F16", vectors="F16", n_tok=40, gguf=True, cfg=words(
+        4, 3, q_lora_rank=None, num_shared_experts=2, expert_swiglu_limit_list=[0, 0, 1, 0.5, 0], share_expert_swiglu_limit_list=[0, 0.5, 0.75, 1, 0]),
+        shows=[*SHOWS, dict(expert_swiglu_limit_list=None), dict(share_expert_swiglu_limit_list=None),
+               dict(expert_swiglu_limit_list=[0, 0, 1, 0, 0])]),
 }
