@@ -291,8 +291,7 @@ static void parse_shared(tn_config *c, const tn_arch *a, tn_hparams *h) {
             a->kda_bounded ? tn_config_whole(c, "moe_shared_expert_intermediate_size", false, h->n_ff_exp)
                            : h->n_ff_exp;
         h->n_ff = each > 0 && each <= 1 << 18 ? n * each : -1;
-    }
-    else h->n_ff = tn_config_whole(c, "shared_expert_intermediate_size", true, h->n_ff);
+    } else h->n_ff = tn_config_whole(c, "shared_expert_intermediate_size", true, h->n_ff);
     if (a->dense_first && dense != h->n_ff) h->n_ff_dense = dense;
 }
 
@@ -486,8 +485,7 @@ tern_status tn_arch_multipliers_hf(const tn_arch *a, const json_t *o, const char
 /* Qwen3-Next: "linear_attention" is what its configurations call a gated delta net. */
 static tern_status parse_delta(tn_config *c, const tn_arch *a, tn_hparams *h) {
     if (!a->delta) return TERN_OK;
-    if (a->kda)
-        return (a->kda_bounded ? tn_arch_ling_hf : tn_arch_kda_hf)(c->o, c->file, h, c->err);
+    if (a->kda) return (a->kda_bounded ? tn_arch_ling_hf : tn_arch_kda_hf)(c->o, c->file, h, c->err);
     if (a->wkv) return tn_arch_wkv_hf(c->o, c->file, h, c->err);
     if (a->alone) return tn_arch_alone_hf(c->o, c->file, h, c->err);
     if (a->single) return tn_arch_single_hf(c->o, c->file, h, c->err);
@@ -706,8 +704,8 @@ tern_status tn_arch_hparams_hf(const tn_arch *a, const json_t *o, const char *fi
     const bool ff_elsewhere = a->shared_expert || a->alone || (a->conv && json_object_get(o, "block_ff_dim"));
     h->n_ff = tn_config_same(&c, "intermediate_size", !ff_elsewhere, 0);
     h->n_vocab = tn_config_whole(&c, "vocab_size", true, 0);
-    const int32_t ctx =
-        tn_arch_is_kimi(a) ? tn_config_whole(&c, "model_max_length", false, 1 << 20) : 1 << 20; /* as converters */
+    const int32_t ctx = tn_arch_is_kimi(a) ? tn_config_whole(&c, "model_max_length", false, 1 << 20)
+                                           : 1 << 20; /* as converters */
     h->ctx_train = tn_config_whole(&c, "max_position_embeddings", !a->alone && !tn_arch_is_kimi(a), ctx);
     h->d_head = tn_config_whole(&c, "head_dim", false, h->n_heads > 0 ? h->n_embd / h->n_heads : 0);
     if (h->n_layers <= TN_MAX_LAYERS) tn_arch_alone(a, h);

@@ -377,6 +377,21 @@ static void specialise_pair(const tn_hparams *h, tn_op *o) {
     o->writes |= o->keeps ? 0 : bit(TN_BUF_X);
 }
 
+/* Of a block that feeds forward, or of attention. */
+static bool specialise_gate(const tn_hparams *h, tn_op *o) {
+    if (o->kind == TN_OP_ATTN_GATE) {
+        o->reads |= bit(TN_BUF_ATT_GATE);
+        o->gate_each = tn_latent(h) ? h->latent.d_value : 1;
+        return h->attn_gate;
+    }
+    o->gate.act = h->act;
+    o->gate.gated = h->gated;
+    o->gate.most = h->gated ? h->shared_most[o->layer] : 0;
+    if (h->gated) o->reads |= bit(TN_BUF_GATE);
+    if (o->gate.most > 0) o->writes |= bit(TN_BUF_GATE);
+    return true;
+}
+
 /* What is particular to the kind. Returns false where the model has no such op. */
 static bool specialise(const tn_hparams *h, const tn_recipe *r, tn_op *o) {
     switch (r->kind) {
@@ -419,21 +434,12 @@ static bool specialise(const tn_hparams *h, const tn_recipe *r, tn_op *o) {
     case TN_OP_GATHER:
     case TN_OP_EXPERT_GATE:
     case TN_OP_EXPERT_SUM: specialise_experts(h, o); return true;
-    case TN_OP_ATTN_GATE:
-        o->reads |= bit(TN_BUF_ATT_GATE);
-        o->gate_each = tn_latent(h) ? h->latent.d_value : 1;
-        return h->attn_gate;
     case TN_OP_DELTA_GATES:
     case TN_OP_DELTA_MIX:
     case TN_OP_DELTA:
     case TN_OP_DELTA_NORM: specialise_delta(h, o); return true;
-    case TN_OP_GATE:
-        if (h->gated) o->reads |= bit(TN_BUF_GATE);
-        o->gate.act = h->act;
-        o->gate.gated = h->gated;
-        o->gate.most = h->gated ? h->shared_most[o->layer] : 0;
-        if (o->gate.most > 0) o->writes |= bit(TN_BUF_GATE);
-        return true;
+    case TN_OP_ATTN_GATE:
+    case TN_OP_GATE: return specialise_gate(h, o);
     case TN_OP_EMBED_LAYERS:
         o->reads = 0;
         o->scale = (float)sqrt((double)h->n_ple);

@@ -200,6 +200,8 @@ static void one_family(void **state) {
     }
     print_message("%s: KL divergence of the package %.4f\n", name, kl);
     assert_true(kl < family->most);
+    assert_memory_equal(e->model->h.experts_most, f->model->h.experts_most, sizeof f->model->h.experts_most);
+    assert_memory_equal(e->model->h.shared_most, f->model->h.shared_most, sizeof f->model->h.shared_most);
     prefill(one, 80);
     assert_memory_equal(tern_session_logits(one), tern_session_logits(s), (size_t)n_vocab * sizeof(float));
     if (!tn_only_attends(&e->model->h)) several_chunks(e);

@@ -36,8 +36,12 @@ def checkpoint(name, cfg, dtype, vector_dtype, uniform):
         matrix(p + "down_proj", c, size)
 
     matrix("model.word_embeddings", v, c, c**0.5 / 2)
-    for i in range(cfg["num_hidden_layers"]):
+    for i in range(cfg["num_hidden_layers"] + cfg["num_nextn_predict_layers"]):
         p = f"model.layers.{i}."
+        if i >= cfg["num_hidden_layers"]:  # it guesses further, and nobody reads it
+            for m in ("enorm", "hnorm", "final_layernorm"):
+                vector(f"{p}{m}.weight", c, 1.0, 0.5)
+            matrix(p + "eh_proj", c, 2 * c)
         vector(p + "input_layernorm.weight", c, 1.0, 0.5)
         vector(p + "post_attention_layernorm.weight", c, 1.0, 0.5)
         a = p + "attention."
@@ -162,7 +166,8 @@ def gguf(cfg, tensors, name, widen=False):
     """(meta, tensors), as converters write them: layers whose KV heads are none are delta attention, and A is above 0. Some call the products of
     decays and gates by the first of Kimi's two, others by neither: a case whose name ends in "plain" has these."""
     n_heads, rank, nope, rot, value = latent.sizes(cfg)
-    low, layers = "" if name.endswith("plain") else "_a", range(cfg["num_hidden_layers"])
+    further = cfg["num_nextn_predict_layers"]
+    low, layers = "" if name.endswith("plain") else "_a", range(cfg["num_hidden_layers"] + further)
     meta = {"general.architecture": "bailingmoe3", "general.name": name, "tokenizer.ggml.model": "none"}
     said = [("context_length", cfg["max_position_embeddings"]), ("embedding_length", cfg["hidden_size"]), ("block_count", len(layers)),
             ("feed_forward_length", cfg["intermediate_size"]), ("attention.head_count", n_heads),
@@ -177,6 +182,8 @@ def gguf(cfg, tensors, name, widen=False):
             ("expert_shared_feed_forward_length", cfg["moe_shared_expert_intermediate_size"]), ("expert_shared_count", cfg["num_shared_experts"]),
             ("leading_dense_block_count", cfg["first_k_dense_replace"]), ("expert_weights_scale", cfg["routed_scaling_factor"]),
             ("expert_weights_norm", True), ("expert_gating_func", 2)]
+    if further:
+        said.append(("nextn_predict_layers", further))
     if cfg["q_lora_rank"]:
         said.append(("attention.q_lora_rank", cfg["q_lora_rank"]))
     for key, tail in (("expert_swiglu_limit_list", "swiglu_clamp_exp"), ("share_expert_swiglu_limit_list", "swiglu_clamp_shexp")):
@@ -189,7 +196,8 @@ def gguf(cfg, tensors, name, widen=False):
              "attention.q_a_layernorm": "attn_q_a_norm", "attention.q_b_proj": "attn_q_b", "attention.kv_a_proj_with_mqa": "attn_kv_a_mqa",
              "attention.kv_a_layernorm": "attn_kv_a_norm", "mlp.gate": "ffn_gate_inp", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
              "mlp.down_proj": "ffn_down", "mlp.shared_experts.gate_proj": "ffn_gate_shexp", "mlp.shared_experts.up_proj": "ffn_up_shexp",
-             "mlp.shared_experts.down_proj": "ffn_down_shexp"}
+             "mlp.shared_experts.down_proj": "ffn_down_shexp", "enorm": "nextn.enorm", "hnorm": "nextn.hnorm", "eh_proj": "nextn.eh_proj",
+             "final_layernorm": "layer_output_norm"}
     out, experts = {}, {}
     put = lambda key, v, dtype: out.__setitem__(key, Stored(v, "F32" if v.ndim == 1 or widen else dtype))
     for key, t in tensors.items():
@@ -243,9 +251,9 @@ SHOWS = [dict(drop="f_proj.weight"), dict(drop="g_proj.weight"), dict(drop="dt_b
          dict(n_group=1), dict(topk_group=1), dict(num_experts_per_tok=4), dict(routed_scaling_factor=1.0)]
 CASES = {
     "bailingmoe3": dict(dtype="BF16", vectors="BF16", n_tok=300, n_ctx=320, gguf=True, cfg=words(4, 4), shows=SHOWS),
-    # queries at once, a layer that is left over, two shared experts, clamps, the other names
+    # queries at once, a layer that is left over and one that guesses further, two shared experts, clamps, the other names
     "bailingmoe3-plain": dict(dtype="F16", vectors="F16", n_tok=40, gguf=True, cfg=words(
-        4, 3, q_lora_rank=None, num_shared_experts=2, expert_swiglu_limit_list=[0, 0, 1, 0.5, 0], share_expert_swiglu_limit_list=[0, 0.5, 0.75, 1, 0]),
+        4, 3, q_lora_rank=None, num_nextn_predict_layers=1, num_shared_experts=2, expert_swiglu_limit_list=[0, 0, 1, 0.5, 0], share_expert_swiglu_limit_list=[0, 0.5, 0.75, 1, 0]),
         shows=[*SHOWS, dict(expert_swiglu_limit_list=None), dict(share_expert_swiglu_limit_list=None),
                dict(expert_swiglu_limit_list=[0, 0, 1, 0, 0])]),
 }
