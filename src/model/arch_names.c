@@ -141,6 +141,7 @@ static const char *const hf_names[TN_W_N_ROLES] = {
     [TN_W_KDA_G_A] = "self_attn.g_a_proj.weight",
     [TN_W_KDA_G_B] = "self_attn.g_b_proj.weight",
     [TN_W_NEXT_BACK] = "post_projection.weight",
+    [TN_W_SCORE] = "score.weight",
 };
 
 /* The names of a row are those of a shared expert, which this layer has not: its block is dense. */

@@ -164,6 +164,16 @@ static bool part_of_wkv(const tn_model_file *f, tn_role role, tn_place *p, uint6
     return true;
 }
 
+/* Scores of a model that writes: rows of its output layer, a yes and a no, in either order. */
+static bool part_of_output(const tn_model_file *f, char *name, size_t cap, tn_place *p, uint64_t *n_rows) {
+    (void)tn_arch_hf_name(f->arch, f->h, -1, f->h->tied ? TN_W_EMBD : TN_W_OUT, name, cap);
+    p->row0 = f->score_rows[0];
+    p->group_rows = 1;
+    p->group_stride = f->score_rows[1] - f->score_rows[0];
+    *n_rows = (uint64_t)f->h->n_vocab;
+    return true;
+}
+
 /* The projections of a delta net, and of attention with a gate, are parts of tensors. *n_rows: of the
  * whole one. Returns false where the role is a tensor of its own. */
 static bool part_of(const tn_model_file *f, int layer, tn_role role, char *name, size_t cap, tn_place *p,
@@ -251,7 +261,9 @@ static bool part_of(const tn_model_file *f, int layer, tn_role role, char *name,
 void tn_place_find(const tn_model_file *f, int layer, tn_role role, char *name, size_t cap, tn_place *p,
                    uint64_t *n_rows) {
     uint64_t n_own = *n_rows;
-    bool part = part_of(f, layer, role, name, cap, p, n_rows);
+    const bool scores = role == TN_W_SCORE && f->score_rows[0] != f->score_rows[1];
+    bool part =
+        scores ? part_of_output(f, name, cap, p, n_rows) : part_of(f, layer, role, name, cap, p, n_rows);
     p->t = tn_file_tensor(f, name);
     char *low = f->gguf && f->arch->kda_bounded ? strstr(name, "_a.weight") : NULL;
     if (!p->t && low) { /* some converters do not call them as the first of Kimi's two products */

@@ -491,10 +491,7 @@ static tern_status open_folder(tn_source *s, const char *path, bool head, tern_e
         s->h.tied = true;
     json_decref(config);
     TN_TRY(st);
-    if (exists(path, "tokenizer.json") || exists(path, "tokenizer.model") || exists(path, "merges.txt") ||
-        exists(path, TN_RWKV_VOCAB))
-        return tn_tokenizer_open_hf(s->ctx, path, &s->tokenizer, err);
-    return TERN_OK;
+    return tn_folder_tokenizer(s->ctx, path, &s->file, &s->h, &s->tokenizer, err);
 }
 
 /* Zeros that stand for bytes that are gone are no weights, and bytes of two files are no model. */

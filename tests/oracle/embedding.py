@@ -718,9 +718,39 @@ def texts_of(case):
     return [(None, s, first + cut(s) + last) for s in texts]
 
 
-def told_of(case, t, out_bias):
+JUDGE = ('<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct provided. Note that the answer can only be '
+         '"yes" or "no".<|im_end|>\n<|im_start|>user\n<Instruct>: Given a web search query, retrieve relevant passages that answer the query\n<Query>: {}\n'
+         '<Document>: {}<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n')
+YES, NO = 17, 12
+
+
+def judge(out, case, t):
+    """As Qwen3-Reranker is published: a model that writes, whose scores are of two rows of its embedding, with a template that is known."""
+    out.mkdir(parents=True)
+    names = OWN["gemma-embedding"][2]
+    tensors = {"model." + (names[k] if "." not in k else "layers.{}.".format(k.split(".")[1]) + (names | {"ffn_norm": "post_attention_layernorm"})[k.split(".")[2]])
+               + ".weight": v for k, v in ((key.removesuffix(".weight"), v) for key, v in t.items()) if k != "cls.output"}
+    embd = t["token_embd.weight"]
+    cfg = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": E, "num_attention_heads": HEADS, "num_key_value_heads": case["kv"],
+           "head_dim": E // HEADS, "num_hidden_layers": n_layers(case), "intermediate_size": FF, "hidden_act": "silu", "rms_norm_eps": 1e-6, "rope_theta": 1000000,
+           "max_position_embeddings": CTX, "vocab_size": len(embd.values), "tie_word_embeddings": True, "max_window_layers": n_layers(case),
+           "use_sliding_window": False, "sliding_window": None, "attention_bias": False}
+    write_hf_folder(out, cfg, tensors, 1)
+    (out / "1_LogitScore").mkdir()
+    (out / "1_LogitScore" / "config.json").write_text(json.dumps({"true_token_id": YES, "false_token_id": NO}))
+    (out / "modules.json").write_text(json.dumps([{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.base.modules.transformer.Transformer"},
+                                                  {"idx": 1, "name": "1", "path": "1_LogitScore", "type": "sentence_transformers.cross_encoder.modules.logit_score.LogitScore"}]))
+    (out / "README.md").write_text("---\nlicense: apache-2.0\n---\n# Qwen3-Reranker-0.6B\n")
+    tokenizer(out, case)
+    asked = [("which fox jumps?", TEXTS[0]), ("{document} <|im_end|> {query}", "<think> {query} fox")]
+    pairs = [(q, s, wordpiece(JUDGE.format(q, s), wordpiece_vocabulary())) for q, s in asked]
+    two = {**t, "cls.output.weight": Stored(embd.values[[YES, NO]], embd.dtype)}
+    (out / "vectors.json").write_text(told_of(case, two, None, pairs))
+
+
+def told_of(case, t, out_bias, texts=None):
     told = []
-    for question, text, ids in texts_of(case):
+    for question, text, ids in texts or texts_of(case):
         rows = hidden_rows(case, t, ids, out_bias)
         at = sorted({0, 1, len(ids) // 2, len(ids) - 1})
         told.append({"question": question, "text": text, "ids": ids, "at": at, "rows": [[float(f"{x:.9g}") for x in rows[i]] for i in at],
@@ -739,6 +769,8 @@ def make(out):
         out_bias = np.random.default_rng(5).standard_normal((n_layers(case), width(case))).astype(np.float32) if case.get("experts") else None
         if case["arch"] == "bert":
             folder(out / name / "hf", name, case, t)
+        elif name == "qwen3-rerank":
+            judge(out / name / "hf", case, t)
         elif kind in OWN:
             own_folder(out / name / "hf", kind, case, t, out_bias)
         if out_bias is not None:  # which GGUF files leave out
