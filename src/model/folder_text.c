@@ -3,6 +3,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/status.h"
+#include "model/arch_renamed.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -282,6 +283,10 @@ static bool folder_reranks(const char *folder) {
     json_t *o = NULL;
     tern_error err;
     if (read_json(folder, "config.json", &o, &err) != TERN_OK) return false;
+    if (o && tn_renamed_config(&o, folder, &err) != TERN_OK) {
+        json_decref(o);
+        return false;
+    }
     const char *type = json_string_value(json_object_get(o, "model_type")),
                *kind = json_string_value(json_array_get(json_object_get(o, "architectures"), 0));
     const json_t *names = json_object_get(o, "id2label"), *n = json_object_get(o, "num_labels");
