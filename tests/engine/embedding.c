@@ -1,5 +1,6 @@
 /* Models that embed: are texts cut into the ids of an independent tokenizer, are the rows of a text, its vector and
  * its score those of a float64 model, from both kinds of files; and does such a model refuse to write? */
+#include "model/folder_text.h"
 #include "engine/engine.h"
 #include "session/session.h"
 
@@ -277,6 +278,24 @@ static void tells_rerankers_that_write(void **state) {
     }
 }
 
+/* Those that documents are put in order by, where none is named. */
+static void is_found_by_its_files(void **state) {
+    (void)state;
+    tn_ctx ctx;
+    tn_ctx_init(&ctx, NULL);
+    static const char *const yes[] = {"jina-rerank-v2/hf", "jina-rerank-v2/model.gguf", "modern-bert-rank/hf",
+                                      "bert-rank/model.gguf"},
+                             *const no[] = {"jina-bert-v3/hf", "qwen3-rerank/hf", "bert/hf",
+                                            "bert/model.gguf"};
+    for (int i = 0; i < 4; i++) {
+        char path[600];
+        snprintf(path, sizeof path, CASES "/%s", yes[i]);
+        assert_true(tn_file_reranks(&ctx, path));
+        snprintf(path, sizeof path, CASES "/%s", no[i]);
+        assert_false(tn_file_reranks(&ctx, path));
+    }
+}
+
 static void writes_nothing(void **state) {
     (void)state;
     tern_engine *e = open_engine(CASES "/bert/model.gguf", "float");
@@ -292,9 +311,13 @@ static void writes_nothing(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(agrees_with_the_definitions),      cmocka_unit_test(keeps_the_template),
-        cmocka_unit_test(refuses_what_it_does_not_compute), cmocka_unit_test(believes_its_modules),
-        cmocka_unit_test(tells_rerankers_that_write),       cmocka_unit_test(writes_nothing),
+        cmocka_unit_test(agrees_with_the_definitions),
+        cmocka_unit_test(keeps_the_template),
+        cmocka_unit_test(refuses_what_it_does_not_compute),
+        cmocka_unit_test(believes_its_modules),
+        cmocka_unit_test(tells_rerankers_that_write),
+        cmocka_unit_test(is_found_by_its_files),
+        cmocka_unit_test(writes_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
