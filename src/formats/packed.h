@@ -18,6 +18,8 @@ typedef struct tn_packed {
     int32_t bits;
     uint64_t group; /* input channels; > 0 */
     uint64_t rows, cols, n_groups;
+    uint64_t
+        n_experts; /* MLX: their matrices lie one after another, and rows are of all; 0: it is one matrix */
     uint32_t zero_plus;                  /* 1: of GPTQ's v1 */
     tn_tensor q, zeros, scales, indices; /* zeros: MLX's biases. indices.data NULL: there are none */
 } tn_packed;

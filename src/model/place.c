@@ -67,6 +67,18 @@ const tn_tensor *tn_file_tensor(const tn_model_file *f, const char *name) {
     return t;
 }
 
+const tn_tensor *tn_file_stacked(const tn_model_file *f, tn_role role, const char **name, char *buf,
+                                 size_t cap) {
+    const char *at = strstr(*name, ".experts."), *part = role == TN_W_GATE_EXPS ? "gate"
+                                                         : role == TN_W_UP_EXPS ? "up"
+                                                                                : "down";
+    if (!f->st || !at || role < TN_W_GATE_EXPS || role > TN_W_DOWN_EXPS) return NULL;
+    snprintf(buf, cap, "%.*s.switch_mlp.%s_proj.weight", (int)(at - *name), *name, part);
+    const tn_tensor *t = tn_file_tensor(f, buf);
+    if (t) *name = buf;
+    return t;
+}
+
 /* The fused tensor a role may be part of (NULL: none), the rows it must have and the one where the role
  * begins. */
 static const tn_tensor *fused(const tn_model_file *f, int layer, tn_role role, int64_t *row0,

@@ -39,6 +39,10 @@ typedef struct tn_place {
 
 /* The tensor of that name; NULL: absent. */
 const tn_tensor *tn_file_tensor(const tn_model_file *f, const char *name);
+/* The experts' matrices as folders for MLX have them, one after another in one tensor: of their role, where `name` names
+ * those of the first or of all. name (cap bytes) becomes its own. NULL: absent, and name stays. */
+const tn_tensor *tn_file_stacked(const tn_model_file *f, tn_role role, const char **name, char *buf,
+                                 size_t cap);
 /* Finds the tensor of a role (p->t, NULL: absent), which may be a part of one with more rows; name (cap
  * bytes) is the role's own name and becomes that of what was looked for. *n_rows: in, of the role; out, of
  * the whole tensor. */

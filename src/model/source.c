@@ -115,6 +115,8 @@ static tern_status find_experts(tn_source *s, int layer, tn_role role, const cha
     char apart[64]; /* where gate and up are not one tensor */
     snprintf(apart, sizeof apart, "blk.%d.ffn_%s_exps.weight", layer, role == TN_W_UP_EXPS ? "up" : "gate");
     if (!p->t && strstr(name, "gate_up_exps") && (p->t = tn_file_tensor(&s->file, apart))) name = apart;
+    char buf[200];
+    const bool stacked = !p->t && (p->t = tn_file_stacked(&s->file, role, &name, buf, sizeof buf));
     if (p->t && strstr(name, ".experts.0.")) {
         const uint64_t one[3] = {dims[1], dims[2], 1};
         return find_each_expert(s, layer, p, name, one, err);
@@ -128,7 +130,7 @@ static tern_status find_experts(tn_source *s, int layer, tn_role role, const cha
         dims[1] *= 2;
     }
     const bool flat = s->st && s->arch->experts_flat;
-    if (!router && s->st && (s->arch->experts_turned || (flat && role == TN_W_DOWN_EXPS))) {
+    if (!router && s->st && !stacked && (s->arch->experts_turned || (flat && role == TN_W_DOWN_EXPS))) {
         const uint64_t width = dims[1];
         p->columns = (int64_t)width;
         dims[1] = dims[2], dims[2] = width;
