@@ -484,10 +484,11 @@ static tern_status gguf_experts(keys *k, const tn_arch *a, tn_hparams *h) {
     TN_FAIL_IF(n_shared < 0 || n_shared > 1 << 10 || h->n_ff_exp < 0 || h->n_ff_exp > 1 << 18, k->err,
                TERN_E_FORMAT, "%s: %d shared experts of %d values", tn_gguf_path(k->g), n_shared,
                h->n_ff_exp);
-    if (a->shared_expert)
-        h->n_ff = int_key(k, "expert_shared_feed_forward_length", false, n_shared * h->n_ff_exp) *
-                  (a->kda_bounded && n_shared > 1 ? n_shared : 1);
-    else if (!a->dense_first && !a->experts_beside) h->n_ff = h->n_ff_exp;
+    if (a->shared_expert) { /* of all together, of Ling 3 of each */
+        const int32_t said = int_key(k, "expert_shared_feed_forward_length", false,
+                                     a->kda_bounded ? h->n_ff_exp : n_shared * h->n_ff_exp);
+        h->n_ff = !a->kda_bounded ? said : said <= 1 << 18 ? said * n_shared : -1;
+    } else if (!a->dense_first && !a->experts_beside) h->n_ff = h->n_ff_exp;
     if (a->dense_first) h->n_dense = int_key(k, "leading_dense_block_count", false, 0);
     const int32_t every = int_key(k, "interleave_moe_layer_step", false, 1);
     if (a->experts_before && every > 1) h->experts_every = every;
