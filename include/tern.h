@@ -167,8 +167,8 @@ TERN_API tern_status tern_engine_info_sized(const tern_engine *e, tern_model_inf
 #define tern_engine_info(e, out) tern_engine_info_sized((e), (out), sizeof *(out))
 
 /* The model's hyperparameters, one by one: the name of number i, static, with its value as text in buf
- * (n_bytes with the terminating zero; cut if longer); NULL after the last. Numbers as C prints them, layer
- * kinds as a letter each. */
+ * (n_bytes with the terminating zero; cut if longer); NULL after the last. Numbers as C prints them, with
+ * commas between where layers differ, layer kinds as a letter each. */
 TERN_API const char *tern_engine_property(const tern_engine *e, size_t i, char *buf, size_t n_bytes);
 
 /* ---- text ---------------------------------------------------------------------------------------- */

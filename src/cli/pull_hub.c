@@ -83,7 +83,8 @@ static bool belongs_to_folder(const char *file) {
                                         "chat_template.json",
                                         "model.safetensors.index.json",
                                         "preprocessor_config.json",
-                                        "processor_config.json"};
+                                        "processor_config.json",
+                                        "README.md"}; /* which tells rerankers */
     if (strchr(file, '/')) return false;
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         if (!strcmp(file, names[i])) return true;

@@ -31,7 +31,7 @@ static tern_status name_profile(tern_engine *e, const tn_source *src, int fd, te
     struct stat sb;
     XXH64_hash_t print = 0;
     for (size_t i = 0; i < n_properties; i++) {
-        if (all[i].type == TN_PROPERTY_KINDS) continue;
+        if (!tn_property_single(&all[i])) continue;
         const double v = tn_property_get(&all[i], h);
         print = XXH64(&v, sizeof v, print);
     }

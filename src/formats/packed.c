@@ -85,10 +85,29 @@ static bool groups_are_blocks(const tn_packed *p) {
     return true;
 }
 
+/* Matrices of one shape, one after another, are one with the rows of all. */
+static tern_status join_experts(tn_packed *p, tern_error *err) {
+    tn_tensor *const all[] = {&p->q, &p->scales, &p->zeros};
+    if (p->kind != TN_PACKING_MLX || p->q.n_dims != 3) return TERN_OK;
+    p->n_experts = p->q.dims[0];
+    for (int i = 0; i < 3; i++) {
+        tn_tensor *t = all[i];
+        TN_FAIL_IF(t->n_dims != 3 || !p->n_experts || t->dims[0] != p->n_experts, err, TERN_E_FORMAT,
+                   "%s: tensor %s at offset %" PRIu64 " is of %" PRIu64 " matrices, %s of %" PRIu64, t->file,
+                   t->name, t->off_bytes, t->dims[0], p->q.name, p->n_experts);
+        t->dims[0] *= t->dims[1]; /* as many rows as the file has room for */
+        t->dims[1] = t->dims[2];
+        t->dims[2] = 1;
+        t->n_dims = 2;
+    }
+    return TERN_OK;
+}
+
 static tern_status check(tn_packed *p, tern_error *err) {
     const bool mlx = p->kind == TN_PACKING_MLX, gptq = p->kind == TN_PACKING_GPTQ;
     const tn_tensor *q = &p->q;
     TN_TRY(words(q, err));
+    TN_TRY(join_experts(p, err));
     TN_TRY(floats(&p->scales, err));
     bool ok = q->n_dims == 2 && q->dims[0] && q->dims[1] && p->bits >= 2 && p->bits <= 8 && p->group;
     p->rows = mlx ? q->dims[0] : q->dims[1];

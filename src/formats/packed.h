@@ -20,6 +20,8 @@ typedef struct tn_packed {
     uint64_t rows, cols, n_groups;
     uint32_t zero_plus; /* 1: of GPTQ's v1 */
     tn_dtype blocks; /* what tn_packed_blocks makes of it at best: TN_Q4_1, TN_Q8_0; TN_N_DTYPES: nothing */
+    uint64_t
+        n_experts; /* MLX: their matrices lie one after another, and rows are of all; 0: it is one matrix */
     tn_tensor q, zeros, scales, indices; /* zeros: MLX's biases. indices.data NULL: there are none */
 } tn_packed;
 

@@ -265,11 +265,12 @@ static tn_tensor matrix_of(tn_ctx *ctx, const tn_packed *p) {
         memcpy(name, p->q.name, n);
         memcpy(name + n, ".weight", sizeof ".weight");
     }
+    const uint64_t x = p->n_experts;
     return (tn_tensor){.name = name,
                        .file = p->q.file,
                        .dtype = TN_F32,
-                       .n_dims = 2,
-                       .dims = {p->rows, p->cols, 1, 1},
+                       .n_dims = x ? 3 : 2,
+                       .dims = {x ? x : p->rows, x ? p->rows / x : p->cols, x ? p->cols : 1, 1},
                        .off_bytes = p->q.off_bytes,
                        .size_bytes = p->q.size_bytes + p->scales.size_bytes + p->zeros.size_bytes,
                        .data = p->q.data,

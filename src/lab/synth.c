@@ -33,6 +33,7 @@ typedef struct fill {
     uint64_t cols;         /* of a row */
 } fill;
 
+#define FLOOR (-5.0f)                         /* of the logarithms of decays, where they have one */
 enum { FILL_ITEM = 1 << 14, PART = 1 << 22 }; /* values per item of the pool, per write */
 
 /* Whether blocks of a type are random bytes, whose scale gives their values the size they should have. */
@@ -208,7 +209,8 @@ static bool tensor_of(const synth *s, int layer, tn_role role, char *name, size_
     if (s->arch->kda && (tn_role_of_delta(role) || tn_role_of_kda(role))) return true;
     if (s->arch->wkv) return tensor_of_wkv(s, layer, role, rows, cols);
     if (role == TN_W_DELTA_Q) *rows = tn_delta_channels(&s->h.delta);
-    if (role == TN_W_ATT_GATE || role == TN_W_DELTA_K || role == TN_W_DELTA_V) return false;
+    if (role == TN_W_ATT_GATE) return s->arch->latent;
+    if (role == TN_W_DELTA_K || role == TN_W_DELTA_V) return false;
     if (!s->arch->delta_apart && role == TN_W_DELTA_RATE) {
         snprintf(name, cap, "blk.%d.ssm_ba.weight", layer);
         *rows *= 2;
@@ -304,7 +306,8 @@ static tern_status produce(synth *s, int layer, tn_role role) {
                              role == TN_W_LAUREL_NORM || role == TN_W_PLE_POST_NORM))
         f.offset = 0.3f, f.scale = 0.08f;
     if (role == TN_W_DELTA_A)
-        f.offset = -1; /* decays of about 0.95, some of little and some of long memory */
+        f.offset =
+            s->arch->kda_bounded ? 1 : -1; /* decays of about 0.95, some of little and some of long memory */
     if (role == TN_W_DELTA_DT) f.offset = -3, f.scale = 1;
     if (role == TN_W_LERP_R || role == TN_W_LERP_FFN) f.offset = 0.5f, f.scale = 0.25f;
     if (role == TN_W_LOW_W_B) f.offset = -2, f.scale = 1;
@@ -504,6 +507,21 @@ static void put_expert_keys(synth *s, const shape *p) {
 #undef KEY
 }
 
+/* Kimi's delta attention; Ling 3's decays have a floor, and in its last layers activations are clamped. */
+static void put_kda_keys(synth *s, const shape *p) {
+    char key[96];
+    float most[2][TN_MAX_LAYERS] = {0};
+#define KEY(tail) (snprintf(key, sizeof key, "%s.%s", p->arch, tail), key)
+    tn_gguf_put_u32(s->w, KEY("ssm.conv_kernel"), (uint32_t)p->conv_len);
+    tn_gguf_put_u32(s->w, KEY("kda.head_dim"), (uint32_t)p->delta_d);
+    if (!s->arch->kda_bounded) return;
+    tn_gguf_put_f32(s->w, KEY("kda.gate_lower_bound"), FLOOR);
+    for (int32_t i = 2; i < p->n_layers; i++) most[0][i] = 0.5f, most[1][i] = i > 2 ? 0.75f : 0;
+    tn_gguf_put_arr_f32(s->w, KEY("swiglu_clamp_exp"), most[0], (size_t)p->n_layers);
+    tn_gguf_put_arr_f32(s->w, KEY("swiglu_clamp_shexp"), most[1], (size_t)p->n_layers);
+#undef KEY
+}
+
 static void put_keys(synth *s, const shape *p) {
     char key[96];
 #define KEY(tail) (snprintf(key, sizeof key, "%s.%s", p->arch, tail), key)
@@ -562,10 +580,8 @@ static void put_keys(synth *s, const shape *p) {
     if (p->longrope) tn_gguf_put_f32(s->w, KEY("rope.scaling.attn_factor"), 1.19f);
     if (s->arch->experts) put_expert_keys(s, p);
     put_said(s, p);
-    if (s->arch->kda) {
-        tn_gguf_put_u32(s->w, KEY("ssm.conv_kernel"), (uint32_t)p->conv_len);
-        tn_gguf_put_u32(s->w, KEY("kda.head_dim"), (uint32_t)p->delta_d);
-    } else if (s->arch->delta) put_delta_keys(s, p);
+    if (s->arch->kda) put_kda_keys(s, p);
+    else if (s->arch->delta) put_delta_keys(s, p);
     if (s->arch->chunked && !p->unsaid) {
         tn_gguf_put_u32(s->w, KEY("attention.temperature_length"), 64);
     } else if (s->arch->temperature) {
@@ -643,7 +659,7 @@ static void set_forms(synth *s, const shape *p) {
     h->latent.d_nope = p->d_nope;
     h->latent.d_value = p->d_value;
     s->joint = p->joint;
-    if (s->arch->kda) tn_arch_kda(h, p->delta_heads, p->delta_d);
+    if (s->arch->kda) tn_arch_kda(h, p->delta_heads, p->delta_d, s->arch->kda_bounded ? (double)FLOOR : 0);
     if (!s->arch->wkv) return;
     tn_arch_wkv(h, p->delta_heads, p->delta_d);
     h->low.decay = p->low[0];

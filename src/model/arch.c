@@ -23,6 +23,8 @@ const tn_arch *tn_arch_of_config(const json_t *config) {
     if (!strcmp(type, "bailing_moe") && class && !strcmp(class, "BailingMoeV2ForCausalLM"))
         type =
             "bailing_moe_v2"; /* Ling 2 is published by the word of Ling 1, which is another architecture */
+    if (!strcmp(type, "bailing_hybrid") && class && !strcmp(class, "BailingMoeV3ForCausalLM"))
+        type = "bailing_moe_v3"; /* and Ling 3 by that of Ling 2.5 */
     const tn_arch *a = tn_arch_by_hf(type);
     if (a && !strcmp(a->name, "gemma3") &&
         json_is_true(json_object_get(config, "use_bidirectional_attention")))

@@ -47,7 +47,8 @@ typedef struct tn_arch {
     bool single;           /* see tn_hparams */
     bool alone;            /* all layers are state spaces or their like: nothing attends (Mamba 2, RWKV-7) */
     bool wkv;              /* they are those of RWKV-7, with delta... */
-    bool kda;              /* those that do not attend are Kimi's delta attention, with delta */
+    bool kda;              /* those that do not attend are Kimi's delta attention, with delta... */
+    bool kda_bounded;      /* ... whose decays have a floor: see tn_delta_net (Ling 3) */
     bool shift_ffn;        /* ... and so are its feed-forward blocks and the norm of its embedding */
     bool sub_norms;        /* see tn_hparams; folders may hold weights that three values stand for */
     bool latent;           /* attention is of latents (MLA) */
@@ -105,6 +106,9 @@ typedef struct tn_arch {
                                     With dense_first those of a shared expert are names in its layers alone */
     const char *gguf_names[TN_W_N_ROLES];
 } tn_arch;
+
+/* Kimi-Linear, of what has its delta attention. */
+static inline bool tn_arch_is_kimi(const tn_arch *a) { return a->kda && !a->kda_bounded; }
 
 /* Of heads, which are no models (arch_head.c): none of the functions below gives it. */
 extern const tn_arch tn_arch_eagle3, tn_arch_assistant, tn_arch_dflash;

@@ -371,7 +371,7 @@ static tern_status gguf_scales(keys *k, const tn_arch *a, tn_hparams *h) {
 static tern_status gguf_kv_heads(keys *k, tn_hparams *h, tn_layer_kind other) {
     char buf[128];
     int64_t n = tn_gguf_arr_n(k->g, key_of(k, "attention.head_count_kv", buf));
-    TN_FAIL_IF(n != h->n_layers || n > TN_MAX_LAYERS, k->err, TERN_E_FORMAT,
+    TN_FAIL_IF(n != int_key(k, "block_count", true, 0) || n > TN_MAX_LAYERS, k->err, TERN_E_FORMAT,
                "%s: '%s' has %" PRId64 " layers, the model %d", tn_gguf_path(k->g), buf, n, h->n_layers);
     for (int32_t i = 0; i < h->n_layers; i++) {
         int64_t v = -1;
@@ -407,10 +407,13 @@ static tern_status gguf_single(keys *k, const tn_arch *a, tn_hparams *h) {
     return TERN_OK;
 }
 
-static tern_status gguf_kda(keys *k, tn_hparams *h) {
+static tern_status gguf_kda(keys *k, const tn_arch *a, tn_hparams *h) {
+    const int32_t d = int_key(k, "kda.head_dim", true, 0);
     h->conv_len = int_key(k, "ssm.conv_kernel", true, 0);
-    tn_arch_kda(h, h->n_heads, int_key(k, "kda.head_dim", true, 0));
-    return k->st;
+    TN_TRY(k->st);
+    if (a->kda_bounded) return tn_arch_ling_gguf(k->g, d, h, k->err);
+    tn_arch_kda(h, h->n_heads, d, 0);
+    return TERN_OK;
 }
 
 static tern_status gguf_wkv(keys *k, const tn_arch *a, tn_hparams *h) {
@@ -433,7 +436,7 @@ static tern_status gguf_wkv(keys *k, const tn_arch *a, tn_hparams *h) {
  * state space models. */
 static tern_status gguf_delta(keys *k, const tn_arch *a, tn_hparams *h) {
     if (a->wkv) return gguf_wkv(k, a, h);
-    if (a->kda) return gguf_kda(k, h);
+    if (a->kda) return gguf_kda(k, a, h);
     int32_t every = int_key(k, "full_attention_interval", false, 4),
             inner = int_key(k, "ssm.inner_size", true, 0);
     h->conv_len = int_key(k, "ssm.conv_kernel", true, 0);
@@ -481,9 +484,11 @@ static tern_status gguf_experts(keys *k, const tn_arch *a, tn_hparams *h) {
     TN_FAIL_IF(n_shared < 0 || n_shared > 1 << 10 || h->n_ff_exp < 0 || h->n_ff_exp > 1 << 18, k->err,
                TERN_E_FORMAT, "%s: %d shared experts of %d values", tn_gguf_path(k->g), n_shared,
                h->n_ff_exp);
-    if (a->shared_expert)
-        h->n_ff = int_key(k, "expert_shared_feed_forward_length", false, n_shared * h->n_ff_exp);
-    else if (!a->dense_first && !a->experts_beside) h->n_ff = h->n_ff_exp;
+    if (a->shared_expert) { /* of all together, of Ling 3 of each */
+        const int32_t said = int_key(k, "expert_shared_feed_forward_length", false,
+                                     a->kda_bounded ? h->n_ff_exp : n_shared * h->n_ff_exp);
+        h->n_ff = !a->kda_bounded ? said : said <= 1 << 18 ? said * n_shared : -1;
+    } else if (!a->dense_first && !a->experts_beside) h->n_ff = h->n_ff_exp;
     if (a->dense_first) h->n_dense = int_key(k, "leading_dense_block_count", false, 0);
     const int32_t every = int_key(k, "interleave_moe_layer_step", false, 1);
     if (a->experts_before && every > 1) h->experts_every = every;

@@ -286,8 +286,12 @@ static void parse_shared(tn_config *c, const tn_arch *a, tn_hparams *h) {
     if (a->mamba)
         h->n_ff = tn_config_whole(
             c, a->single ? "moe_shared_expert_intermediate_size" : "shared_intermediate_size", true, h->n_ff);
-    else if (n > 0 && n <= 1 << 10 && h->n_ff_exp > 0 && h->n_ff_exp <= 1 << 18) h->n_ff = n * h->n_ff_exp;
-    else h->n_ff = tn_config_whole(c, "shared_expert_intermediate_size", true, h->n_ff);
+    else if (n > 0 && n <= 1 << 10 && h->n_ff_exp > 0 && h->n_ff_exp <= 1 << 18) {
+        const int32_t each =
+            a->kda_bounded ? tn_config_whole(c, "moe_shared_expert_intermediate_size", false, h->n_ff_exp)
+                           : h->n_ff_exp;
+        h->n_ff = each > 0 && each <= 1 << 18 ? n * each : -1;
+    } else h->n_ff = tn_config_whole(c, "shared_expert_intermediate_size", true, h->n_ff);
     if (a->dense_first && dense != h->n_ff) h->n_ff_dense = dense;
 }
 
@@ -313,7 +317,7 @@ static void parse_experts(tn_config *c, const tn_arch *a, tn_hparams *h) {
         h->experts_mixer =
             2 * (float)tn_config_number(c, c->o, "router_jitter_noise", false, (double)a->experts_mixer / 2);
     h->experts_scale = (float)tn_config_number(c, c->o, "routed_scaling_factor", false, 1);
-    int32_t groups = tn_config_whole(c, a->kda ? "num_expert_group" : "n_group", false, 1),
+    int32_t groups = tn_config_whole(c, tn_arch_is_kimi(a) ? "num_expert_group" : "n_group", false, 1),
             of = tn_config_whole(c, "topk_group", false, 1);
     if (groups > 1) h->experts_groups = groups, h->experts_groups_used = of;
     h->experts_bias = a->experts_biased || (a->experts_sigmoid && tn_config_is(c, "use_expert_bias"));
@@ -481,7 +485,7 @@ tern_status tn_arch_multipliers_hf(const tn_arch *a, const json_t *o, const char
 /* Qwen3-Next: "linear_attention" is what its configurations call a gated delta net. */
 static tern_status parse_delta(tn_config *c, const tn_arch *a, tn_hparams *h) {
     if (!a->delta) return TERN_OK;
-    if (a->kda) return tn_arch_kda_hf(c->o, c->file, h, c->err);
+    if (a->kda) return (a->kda_bounded ? tn_arch_ling_hf : tn_arch_kda_hf)(c->o, c->file, h, c->err);
     if (a->wkv) return tn_arch_wkv_hf(c->o, c->file, h, c->err);
     if (a->alone) return tn_arch_alone_hf(c->o, c->file, h, c->err);
     if (a->single) return tn_arch_single_hf(c->o, c->file, h, c->err);
@@ -700,9 +704,9 @@ tern_status tn_arch_hparams_hf(const tn_arch *a, const json_t *o, const char *fi
     const bool ff_elsewhere = a->shared_expert || a->alone || (a->conv && json_object_get(o, "block_ff_dim"));
     h->n_ff = tn_config_same(&c, "intermediate_size", !ff_elsewhere, 0);
     h->n_vocab = tn_config_whole(&c, "vocab_size", true, 0);
-    const int32_t ctx =
-        a->kda ? tn_config_whole(&c, "model_max_length", false, 1 << 20) : 1 << 20; /* as converters */
-    h->ctx_train = tn_config_whole(&c, "max_position_embeddings", !a->alone && !a->kda, ctx);
+    const int32_t ctx = tn_arch_is_kimi(a) ? tn_config_whole(&c, "model_max_length", false, 1 << 20)
+                                           : 1 << 20; /* as converters */
+    h->ctx_train = tn_config_whole(&c, "max_position_embeddings", !a->alone && !tn_arch_is_kimi(a), ctx);
     h->d_head = tn_config_whole(&c, "head_dim", false, h->n_heads > 0 ? h->n_embd / h->n_heads : 0);
     if (h->n_layers <= TN_MAX_LAYERS) tn_arch_alone(a, h);
     h->norm_eps = (float)tn_config_first(&c, a->norm == TN_NORM_LAYER ? eps : rms_eps, 1e-5);

@@ -23,9 +23,14 @@ tern_status tn_arch_alone_hf(const json_t *o, const char *file, tn_hparams *h, t
 
 /* RWKV-7 and Kimi's delta attention: the form of the memory, and what a config.json says of it (arch_wkv.c). */
 void tn_arch_wkv(tn_hparams *h, int32_t n_heads, int32_t d);
-void tn_arch_kda(tn_hparams *h, int32_t n_heads, int32_t d);
+/* floor: of the logarithm of a decay, as files say it; 0: none */
+void tn_arch_kda(tn_hparams *h, int32_t n_heads, int32_t d, double floor);
 tern_status tn_arch_kda_hf(const json_t *o, const char *file, tn_hparams *h, tern_error *err);
 tern_status tn_arch_wkv_hf(const json_t *o, const char *file, tn_hparams *h, tern_error *err);
+
+/* Ling 3 (arch_ling.c); d: values of a key of its memory. */
+tern_status tn_arch_ling_hf(const json_t *o, const char *file, tn_hparams *h, tern_error *err);
+tern_status tn_arch_ling_gguf(const tn_gguf *g, int32_t d, tn_hparams *h, tern_error *err);
 
 /* Gemma 4's assistants in a config.json (arch_assistant.c). */
 bool tn_arch_is_assistant_hf(const json_t *config);

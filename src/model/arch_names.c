@@ -141,6 +141,7 @@ static const char *const hf_names[TN_W_N_ROLES] = {
     [TN_W_KDA_G_A] = "self_attn.g_a_proj.weight",
     [TN_W_KDA_G_B] = "self_attn.g_b_proj.weight",
     [TN_W_NEXT_BACK] = "post_projection.weight",
+    [TN_W_SCORE] = "score.weight",
 };
 
 /* The names of a row are those of a shared expert, which this layer has not: its block is dense. */
@@ -161,7 +162,8 @@ bool tn_arch_hf_name(const tn_arch *a, const tn_hparams *h, int layer, tn_role r
         name = dense;
     }
     if (a->delta_apart && hf_delta_apart(role)) name = hf_delta_apart(role);
-    if (role == TN_W_LATENT_Q && !h->latent.q_rank) name = hf_names[TN_W_Q];
+    if (role == TN_W_LATENT_Q && !h->latent.q_rank)
+        name = a->hf_names[TN_W_Q] ? a->hf_names[TN_W_Q] : hf_names[TN_W_Q];
     if (tn_arch_is_eagle(a) && !is_whole_name(role, name, "fc."))
         snprintf(buf, cap, "%s%s", tn_arch_hf_layers(a), name);
     else if (is_whole_name(role, name, "model.") || tn_role_of_next(role)) snprintf(buf, cap, "%s", name);

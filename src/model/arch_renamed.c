@@ -72,10 +72,16 @@ static void of_modern(json_t **o) {
     if (none && base) tn_json_set(o, "rope_local_base_freq", json_incref(base));
 }
 
-/* Jina's second model is a "bert" by its word, its third an "xlm-roberta". */
+/* Jina's second model is a "bert" by its word, its third an "xlm-roberta". Its second reranker has no word, but the class of
+ * its configuration. */
 static const char *jina_of(const json_t *o) {
     const json_t *map = json_object_get(o, "auto_map");
-    const char *where = json_string_value(json_object_get(map, "AutoModel"));
+    const char *where = json_string_value(json_object_get(map, "AutoModel")),
+               *class = json_string_value(json_object_get(map, "AutoConfig"));
+    const bool roberta = tn_json_is_word(o, "model_type", "xlm-roberta") || !json_object_get(o, "model_type");
+    if (roberta && class && strstr(class, "XLMRobertaFlashConfig") &&
+        tn_json_is_word(o, "position_embedding_type", "absolute"))
+        return "xlm_roberta_flash";
     if (!where) where = json_string_value(json_object_get(o, "_name_or_path"));
     if (tn_json_is_word(o, "model_type", "bert") && tn_json_is_word(o, "position_embedding_type", "alibi"))
         return where && strstr(where, "qk-post-norm") ? "jina_bert_v2_code" : "jina_bert_v2";

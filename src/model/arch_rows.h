@@ -72,6 +72,28 @@
     [TN_W_DELTA_RATE] = "self_attn.b_proj.weight", [TN_W_DELTA_A] = "self_attn.A_log",                       \
     [TN_W_DELTA_DT] = "self_attn.dt_bias", [TN_W_DELTA_NORM] = "self_attn.o_norm.weight"
 
+/* Ling 3: latent attention whose heads are gated, and the same memory with other names. */
+#define LIKE_LING3                                                                                           \
+    WITH_LATENTS, .attn_gate = true, .delta = true, .kda = true, .kda_bounded = true, .experts_norm = true,  \
+                  .experts_sigmoid = true, .experts_biased = true, .next_by_number = true
+#define GGUF_LING3                                                                                           \
+    [TN_W_DELTA_GATE] = "ssm_g_a.weight", [TN_W_DELTA_DECAY] = "ssm_f_a.weight",                             \
+    [TN_W_ATT_GATE] = "attn_gate.weight"
+#define HF_LING3                                                                                             \
+    [TN_W_EMBD] = "model.word_embeddings.weight", [TN_W_EXPERTS_BIAS] = "mlp.gate.expert_bias",              \
+    [TN_W_Q] = "attention.q_proj.weight", [TN_W_Q_A] = "attention.q_a_proj.weight",                          \
+    [TN_W_Q_A_NORM] = "attention.q_a_layernorm.weight", [TN_W_LATENT_Q] = "attention.q_b_proj.weight",       \
+    [TN_W_KV_A] = "attention.kv_a_proj_with_mqa.weight",                                                     \
+    [TN_W_KV_A_NORM] = "attention.kv_a_layernorm.weight", [TN_W_K_UP] = "attention.kv_b_proj.weight",        \
+    [TN_W_V_UP] = "attention.kv_b_proj.weight", [TN_W_ATT_GATE] = "attention.g_proj.weight",                 \
+    [TN_W_O] = "attention.dense.weight", [TN_W_DELTA_Q] = "attention.q_proj.weight",                         \
+    [TN_W_DELTA_K] = "attention.k_proj.weight", [TN_W_DELTA_V] = "attention.v_proj.weight",                  \
+    [TN_W_DELTA_GATE] = "attention.g_proj.weight", [TN_W_DELTA_DECAY] = "attention.f_proj.weight",           \
+    [TN_W_DELTA_RATE] = "attention.b_proj.weight", [TN_W_DELTA_OUT] = "attention.o_proj.weight",             \
+    [TN_W_DELTA_A] = "attention.A_log", [TN_W_DELTA_DT] = "attention.dt_bias",                               \
+    [TN_W_DELTA_NORM] = "attention.o_norm.weight", [TN_W_KDA_CONV_Q] = "attention.q_conv1d.weight",          \
+    [TN_W_KDA_CONV_K] = "attention.k_conv1d.weight", [TN_W_KDA_CONV_V] = "attention.v_conv1d.weight"
+
 /* Experts by the names of Mixtral's folders. */
 #define MIXTRAL_EXPERTS                                                                                      \
     [TN_W_ROUTER] = "block_sparse_moe.gate.weight",                                                          \

@@ -31,6 +31,12 @@
     [TN_W_EMBD_NORM_B] = "emb_ln.bias", [TN_W_ATTN_POST_NORM] = "norm1.weight",                              \
     [TN_W_ATTN_POST_NORM_B] = "norm1.bias", [TN_W_FFN_POST_NORM] = "norm2.weight",                           \
     [TN_W_FFN_POST_NORM_B] = "norm2.bias", [TN_W_DOWN] = "mlp.fc2.weight", [TN_W_DOWN_B] = "mlp.fc2.bias"
+#define HF_FLASH_ROBERTA                                                                                     \
+    [TN_W_O] = "mixer.out_proj.weight", [TN_W_O_B] = "mixer.out_proj.bias", [TN_W_UP] = "mlp.fc1.weight",    \
+    [TN_W_UP_B] = "mlp.fc1.bias"
+#define HF_ROBERTA_SCORE                                                                                     \
+    [TN_W_SCORE_IN] = "classifier.dense.weight", [TN_W_SCORE_IN_B] = "classifier.dense.bias",                \
+    [TN_W_SCORE] = "classifier.out_proj.weight", [TN_W_SCORE_B] = "classifier.out_proj.bias"
 /* nomic's: rope, and gates or experts. */
 #define LIKE_NOMIC                                                                                           \
     LIKE_BERT, .hf = "nomic_bert", .hf_layers = "encoder.layers.", .hf_qkv = "attn.Wqkv.weight",             \
@@ -75,10 +81,7 @@
          .hf_layers = "encoder.layer.",                                                                      \
          .hf_before = {"bert", "roberta"},                                                                   \
          .gguf_names = {GGUF_NORMS_AFTER},                                                                   \
-         .hf_names =                                                                                         \
-             {HF_BERT, [TN_W_SCORE_IN] = "classifier.dense.weight",                                          \
-              [TN_W_SCORE_IN_B] = "classifier.dense.bias", [TN_W_SCORE] = "classifier.out_proj.weight",      \
-              [TN_W_SCORE_B] = "classifier.out_proj.bias"}},                                                 \
+         .hf_names = {HF_BERT, HF_ROBERTA_SCORE}},                                                           \
         {.name = "nomic-bert",                                                                               \
          LIKE_NOMIC,                                                                                         \
          .gguf = "nomic-bert",                                                                               \
@@ -113,6 +116,22 @@
              {HF_JINA_2, [TN_W_DOWN] = "mlp.down_layer.weight", [TN_W_DOWN_B] = "mlp.down_layer.bias",       \
               [TN_W_ATTN_NORM_2] = "layer_norm_1.weight", [TN_W_ATTN_NORM_2_B] = "layer_norm_1.bias",        \
               [TN_W_FFN_POST_NORM] = "layer_norm_2.weight", [TN_W_FFN_POST_NORM_B] = "layer_norm_2.bias"}},  \
+        {.name = "xlm-roberta-flash",                                                                        \
+         LIKE_BERT,                                                                                          \
+         .hf = "xlm_roberta_flash",                                                                          \
+         .gguf = "bert",                                                                                     \
+         .act = TN_ACT_GELU_ERF,                                                                             \
+         .biases = true,                                                                                     \
+         .no_out_bias = true,                                                                                \
+         .positions = true,                                                                                  \
+         .positions_padded = true,                                                                           \
+         .hf_layers = "encoder.layers.",                                                                     \
+         .hf_qkv = "mixer.Wqkv.weight",                                                                      \
+         .hf_before = {"roberta"},                                                                           \
+         .gguf_names = {GGUF_NORMS_AFTER},                                                                   \
+         .hf_names = {HF_FLASH_BERT,                                                                         \
+                      HF_FLASH_ROBERTA, [TN_W_POSITIONS] = "embeddings.position_embeddings.weight",          \
+                      HF_ROBERTA_SCORE}},                                                                    \
         {.name = "jina-bert-v3",                                                                             \
          LIKE_BERT,                                                                                          \
          .hf = "jina_bert_v3",                                                                               \
@@ -124,8 +143,7 @@
          .hf_qkv = "mixer.Wqkv.weight",                                                                      \
          .hf_before = {"roberta"},                                                                           \
          .gguf_names = {GGUF_NORMS_AFTER},                                                                   \
-         .hf_names = {HF_FLASH_BERT, [TN_W_O] = "mixer.out_proj.weight", [TN_W_O_B] = "mixer.out_proj.bias", \
-                      [TN_W_UP] = "mlp.fc1.weight", [TN_W_UP_B] = "mlp.fc1.bias"}},                          \
+         .hf_names = {HF_FLASH_BERT, HF_FLASH_ROBERTA}},                                                     \
     {                                                                                                        \
         .name = "modern-bert", .hf = "modernbert", .gguf = "modern-bert", .norm = TN_NORM_LAYER,             \
         .act = TN_ACT_GELU_ERF, .gated = true, .bidirectional = true, .modern = true, .window = true,        \

@@ -58,9 +58,13 @@ void tn_arch_wkv(tn_hparams *h, int32_t n_heads, int32_t d) {
         (tn_delta_net){.n_heads = n_heads, .n_key_heads = n_heads, .d_key = d, .d_value = d, .wkv = true};
 }
 
-void tn_arch_kda(tn_hparams *h, int32_t n_heads, int32_t d) {
-    h->delta =
-        (tn_delta_net){.n_heads = n_heads, .n_key_heads = n_heads, .d_key = d, .d_value = d, .kda = true};
+void tn_arch_kda(tn_hparams *h, int32_t n_heads, int32_t d, double floor) {
+    h->delta = (tn_delta_net){.n_heads = n_heads,
+                              .n_key_heads = n_heads,
+                              .d_key = d,
+                              .d_value = d,
+                              .kda = true,
+                              .deepest = (float)-floor};
 }
 
 /* Is the layer among those that a list counts from 1? */
@@ -78,7 +82,7 @@ tern_status tn_arch_kda_hf(const json_t *o, const char *file, tn_hparams *h, ter
     const char *scores = json_string_value(json_object_get(o, "moe_router_activation_func"));
     bool any = false;
     h->conv_len = size_or(of, "short_conv_kernel_size", 4);
-    tn_arch_kda(h, size_or(of, "num_heads", h->n_heads), size_or(of, "head_dim", 128));
+    tn_arch_kda(h, size_or(of, "num_heads", h->n_heads), size_or(of, "head_dim", 128), 0);
     for (int32_t i = 0; i < h->n_layers; i++) {
         const bool attends = listed(attend, i);
         TN_FAIL_IF(attends == listed(recur, i), err, TERN_E_FORMAT,

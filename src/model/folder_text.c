@@ -1,9 +1,12 @@
 #include "model/folder_text.h"
 
+#include "base/file.h"
 #include "base/json.h"
 #include "base/status.h"
+#include "model/arch_renamed.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -80,13 +83,44 @@ static const char *kind_of(const json_t *module) {
     return last ? last + 1 : type ? type : "";
 }
 
+/* A module's files are in a folder beside the model's. */
+static bool is_elsewhere(const char *where) {
+    return !where || !*where || strchr(where, '/') || strstr(where, "..");
+}
+
+/* The family whose models may be rerankers that say yes or no. */
+static bool may_write_scores(const tn_arch *a) { return !strcmp(a->name, "qwen3"); }
+
+/* Of which tokens the scores are: a yes and a no. */
+static tern_status read_score_rows(const char *folder, const char *where, tn_model_file *f,
+                                   const tn_hparams *h, tern_error *err) {
+    static const char *const keys[] = {"true_token_id", "false_token_id"};
+    char path[4096];
+    json_t *o;
+    bool ok = true;
+    TN_FAIL_IF((size_t)snprintf(path, sizeof path, "%s/config.json", where) >= sizeof path, err,
+               TERN_E_INVALID, "%s: path too long", where);
+    TN_TRY(read_json(folder, path, &o, err));
+    for (int i = 0; i < 2; i++) {
+        const json_t *id = json_object_get(o, keys[i]);
+        ok = ok && json_is_integer(id) && json_integer_value(id) >= 0 && json_integer_value(id) < h->n_vocab;
+        f->score_rows[i] = ok ? (int32_t)json_integer_value(id) : 0;
+    }
+    json_decref(o);
+    TN_FAIL_IF(
+        !ok || f->score_rows[0] == f->score_rows[1], err, TERN_E_UNSUPPORTED,
+        "%s/%s: scores of other tokens than a 'true_token_id' and a 'false_token_id' are not supported",
+        folder, where);
+    return TERN_OK;
+}
+
 /* What comes after the model: pooling, products where the architecture has two of them, and a norm, which every vector
  * gets. */
 static tern_status read_modules(tn_ctx *ctx, const char *folder, const json_t *modules, tn_model_file *f,
                                 tn_hparams *h, tern_error *err) {
     const json_t *module;
-    static const char *const order[] = {"Transformer", "Pooling", "Dense", "Normalize"};
-    enum { POOLING = 1, DENSE, N_KINDS = sizeof order / sizeof *order };
+    static const char *const order[] = {"Transformer", "Pooling", "Dense", "Normalize", "LogitScore"};
+    enum { POOLING = 1, DENSE, NORMALIZE, LOGITS, N_KINDS = sizeof order / sizeof *order };
     size_t i;
     int n = 0, before = 0;
     const char *last = "Dense";
@@ -96,13 +130,15 @@ static tern_status read_modules(tn_ctx *ctx, const char *folder, const json_t *m
         int k = 0;
         while (k < N_KINDS && strcmp(kind, order[k])) k++;
         TN_FAIL_IF(k == N_KINDS || k < before || (k == POOLING && where && strcmp(where, "1_Pooling")) ||
-                       (k == DENSE && (!f->arch->hf_names[TN_W_DENSE_1] || !where || !*where || n == 2 ||
-                                       strchr(where, '/') || strstr(where, ".."))),
+                       (k >= DENSE && k != NORMALIZE && is_elsewhere(where)) ||
+                       (k == DENSE && (!f->arch->hf_names[TN_W_DENSE_1] || n == 2)) ||
+                       (k == LOGITS && (before || !may_write_scores(f->arch))),
                    err, TERN_E_UNSUPPORTED,
                    "%s/modules.json: '%.40s' in this place is not supported for model type %s", folder, kind,
                    f->arch->hf);
         before = k;
         if (k == DENSE) TN_TRY(read_dense(ctx, folder, where, &f->dense[n++], err));
+        if (k == LOGITS) TN_TRY(read_score_rows(folder, where, f, h, err));
     }
     TN_FAIL_IF(!n && f->arch->hf_names[TN_W_DENSE_1] && is_there(folder, "2_Dense"), err, TERN_E_FORMAT,
                "%s: has products after pooling (2_Dense) that no modules.json names", folder);
@@ -153,6 +189,64 @@ tern_status tn_folder_text(tn_ctx *ctx, const char *folder, tn_model_file *f, tn
     return st;
 }
 
+/* As the models are published, with the question that they were trained with most. */
+static const char qwen3_pair[] =
+    "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the "
+    "Instruct "
+    "provided. Note that the answer can only be \"yes\" or \"no\".<|im_end|>\n<|im_start|>user\n<Instruct>: "
+    "Given a web search query, retrieve relevant passages that answer the query\n<Query>: "
+    "{query}\n<Document>: "
+    "{document}<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n";
+
+/* Does a text of the folder say it? Not where there is none, or one that is far too long. */
+static tern_status says(const char *folder, const char *name, const char *what, bool *found,
+                        tern_error *err) {
+    char path[4096], *text;
+    size_t n;
+    *found = false;
+    if (!is_there(folder, name)) return TERN_OK;
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    const tern_status st = tn_file_slurp(path, 1 << 20, &text, &n, err);
+    if (st != TERN_OK) return st == TERN_E_LIMIT ? TERN_OK : st;
+    *found = memmem(text, n, what, strlen(what));
+    free(text);
+    return TERN_OK;
+}
+
+/* Older folders have no modules: their card names the model, and the words are those of the vocabulary. */
+static tern_status tell_scores(const char *folder, tn_model_file *f, tn_hparams *h, tn_tokenizer *t,
+                               tern_error *err) {
+    const bool by_modules = f->score_rows[0] != f->score_rows[1];
+    bool named = false;
+    if (!may_write_scores(f->arch)) return TERN_OK;
+    TN_TRY(says(folder, "README.md", "# Qwen3-Reranker", &named, err));
+    if (!by_modules && !named) return TERN_OK;
+    if (!named) TN_TRY(says(folder, "chat_template.jinja", "Judge whether the Document meets", &named, err));
+    TN_FAIL_IF(!named, err, TERN_E_UNSUPPORTED,
+               "%s: how it wants a question and a text is not known (no Qwen3-Reranker by its README.md or "
+               "chat_template.jinja)",
+               folder);
+    TN_FAIL_IF(!t, err, TERN_E_UNSUPPORTED, "%s: a reranker without a tokenizer", folder);
+    static const char *const words[] = {"yes", "no"};
+    for (int i = 0; i < 2 && !by_modules; i++) {
+        f->score_rows[i] = tn_tokenizer_find(t, words[i]);
+        TN_FAIL_IF(f->score_rows[i] < 0 || f->score_rows[i] >= h->n_vocab, err, TERN_E_FORMAT,
+                   "%s: a reranker whose vocabulary has no '%s'", folder, words[i]);
+    }
+    h->n_scores = 2;
+    h->pooling = TN_POOL_RANK;
+    return tn_tokenizer_read_pairs_by(t, qwen3_pair, err);
+}
+
+tern_status tn_folder_tokenizer(tn_ctx *ctx, const char *folder, tn_model_file *f, tn_hparams *h,
+                                tn_tokenizer **out, tern_error *err) {
+    static const char *const vocabularies[] = {"tokenizer.json", "tokenizer.model", "merges.txt",
+                                               TN_RWKV_VOCAB};
+    for (size_t i = 0; i < sizeof vocabularies / sizeof *vocabularies && !*out; i++)
+        if (is_there(folder, vocabularies[i])) TN_TRY(tn_tokenizer_open_hf(ctx, folder, out, err));
+    return f->arch->head ? TERN_OK : tell_scores(folder, f, h, *out, err);
+}
+
 /* How a GGUF file says that rows become one; UNSAID where it says nothing that is known. *a is NULL for an unknown
  * architecture, and for a file without weights. */
 static tn_pooling gguf_pooling(const tn_gguf *g, const tn_arch **a) {
@@ -189,6 +283,10 @@ static bool folder_reranks(const char *folder) {
     json_t *o = NULL;
     tern_error err;
     if (read_json(folder, "config.json", &o, &err) != TERN_OK) return false;
+    if (o && tn_renamed_config(&o, folder, &err) != TERN_OK) {
+        json_decref(o);
+        return false;
+    }
     const char *type = json_string_value(json_object_get(o, "model_type")),
                *kind = json_string_value(json_array_get(json_object_get(o, "architectures"), 0));
     const json_t *names = json_object_get(o, "id2label"), *n = json_object_get(o, "num_labels");

@@ -37,7 +37,7 @@ const char *tn_layers_wrong(const tn_hparams *h) {
     if (tn_latent(h) ? h->d_head != rank + h->n_rot || h->n_kv_heads != 1 || rank % panel || rank > 1024 ||
                            h->latent.d_value < 1 || h->latent.d_value % panel || h->latent.d_nope < 4 ||
                            h->latent.d_nope % 4 || h->latent.d_nope > 1024 || h->window || h->sinks ||
-                           h->attn_gate || h->qk_norm || h->bidirectional || h->n_kv_shared
+                           h->qk_norm || h->bidirectional || h->n_kv_shared
                      : h->latent.q_rank || h->latent.d_nope || h->latent.d_value || h->d_head > 512)
         return "sizes of latent attention (multiples of 32, of 4 for keys)";
     if (d % 4 || h->window_rot % 2 || tn_local_rot(h) > d) return "head size of layers with a window";
@@ -94,6 +94,7 @@ bool tn_wkv_ok(const tn_hparams *h) {
     if (n->kda && (n->wkv || n->mamba || n->tiled || n->n_heads != n->n_key_heads || n->d_key != n->d_value ||
                    n->d_key > 256))
         return false;
+    if (n->deepest != 0 && !(n->kda && n->deepest > 0 && n->deepest <= TN_MAX_DEEPEST)) return false;
     if (!n->wkv) return !h->low.decay && !h->low.rate && !h->low.value && !h->low.gate && !h->shift_ffn;
     return h->n_embd <= TN_MAX_WKV && n->n_heads > 0 && n->n_key_heads == n->n_heads &&
            n->d_key == n->d_value && (int64_t)n->n_heads * n->d_value == h->n_embd && h->conv_len == 2 &&
@@ -176,7 +177,8 @@ bool tn_layer_may_have(const tn_hparams *h, int32_t layer, tn_role r) {
     if (tn_role_of_text(r))
         return inside && layer == (r < TN_W_DENSE_1 ? 0 : h->n_layers - 1) && text_has(h, r);
     if (tn_role_of_delta(r)) return recurs && tn_delta_has(&h->delta, r);
-    if (tn_role_of_kda(r)) return recurs && h->delta.kda;
+    if (tn_role_of_kda(r))
+        return recurs && h->delta.kda && (tn_role_of_kda_conv(r) || !tn_delta_at_once(&h->delta));
     if (tn_role_of_wkv(r)) return recurs && h->delta.wkv && wkv_has(h, layer, r);
     if (tn_role_of_latent(r))
         return attends && tn_latent(h) && (h->latent.q_rank || (r != TN_W_Q_A && r != TN_W_Q_A_NORM));
@@ -626,12 +628,12 @@ void tn_role_shape(const tn_hparams *h, int32_t layer, tn_role r, int64_t *n_row
         [TN_W_CONV_IN] = {3 * e, e},
         [TN_W_CONV] = {taps, e},
         [TN_W_CONV_OUT] = {e, e},
-        [TN_W_ATT_GATE] = {q, e},
+        [TN_W_ATT_GATE] = {tn_latent(h) ? h->n_heads : q, e},
         [TN_W_DELTA_Q] = {dk, e},
         [TN_W_DELTA_K] = {dk, e},
         [TN_W_DELTA_V] = {dv, e},
         [TN_W_DELTA_GATE] = {dv, e},
-        [TN_W_DELTA_DECAY] = {dh, e},
+        [TN_W_DELTA_DECAY] = {tn_delta_at_once(&h->delta) ? dk : dh, e},
         [TN_W_DELTA_RATE] = {dh, e},
         [TN_W_DELTA_OUT] = {e, dv},
         [TN_W_DELTA_CONV] = {taps, 2 * dk + dv},

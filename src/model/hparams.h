@@ -52,6 +52,11 @@ enum {
     TN_MAX_LOW = 1024  /* of its products of low rank */
 };
 
+/* Clamps are below this. */
+#define TN_MAX_LIMIT 1e6
+/* Beyond, decays are 0 in floats. */
+#define TN_MAX_DEEPEST 64
+
 /* A gated delta net: n_heads heads with a matrix of d_key x d_value each; n_key_heads heads of keys and
  * queries. */
 typedef struct tn_delta_net {
@@ -70,10 +75,15 @@ typedef struct tn_delta_net {
     /* Kimi's delta attention: the same memory, of which a row takes back along its key what its rate says. Decays of
      * every key and gates come by way of d_key values; q, k and v have convolutions of their own, as delta nets have. */
     bool kda;
+    /* Or they are products of the row at once, of full rank, and a decay's logarithm is -deepest sigmoid(-A (decay +
+     * bias)), which is never below -deepest (Ling 3); 0: any decay. */
+    float deepest;
 } tn_delta_net;
 
 /* Do keys decay by themselves? */
 static inline bool tn_delta_by_key(const tn_delta_net *n) { return n->wkv || n->kda; }
+/* Of Kimi's delta attention: are decays and gates products of the row itself? */
+static inline bool tn_delta_at_once(const tn_delta_net *n) { return n->deepest > 0; }
 
 /* What its convolution takes: q, k and v of all heads. */
 static inline int32_t tn_delta_channels(const tn_delta_net *n) {
@@ -146,12 +156,17 @@ typedef struct tn_hparams {
     bool shared_gate; /* its result is multiplied by the sigmoid of a score of its own */
     float
         swiglu_limit; /* gate at most, up within +-limit, (up + 1) gate sigmoid(1.702 gate); 0: act(gate) up (gpt-oss) */
+    /* Layer by layer: act(gate) is at most this, and up within it on either side, of experts and of the block that is none
+     * of them; 0: any (Ling 3) */
+    float experts_most[TN_MAX_LAYERS], shared_most[TN_MAX_LAYERS];
     /* Convolutions: values a row sees of every channel, itself included; 0: none */
     int32_t conv_len;
     uint8_t layer_kind[TN_MAX_LAYERS]; /* tn_layer_kind: what a layer mixes its tokens by */
     tn_delta_net delta;                /* of the layers that are one */
-    bool attn_gate; /* attention's output is multiplied by sigmoid of a projection beside Q (Qwen3-Next) */
-    bool sinks;     /* every head has a score that takes its share of the softmax and no value (gpt-oss) */
+    /* Attention's output is multiplied by the sigmoid of a projection beside Q: value by value (Qwen3-Next), or in latent
+     * attention head by head (Ling 3) */
+    bool attn_gate;
+    bool sinks; /* every head has a score that takes its share of the softmax and no value (gpt-oss) */
     /* Of the layers with a window, where they differ from the others: size and number of KV heads, rotated
      * values; 0: as the others (Gemma 4) */
     int32_t window_d_head, window_kv_heads, window_rot;
@@ -315,12 +330,12 @@ typedef enum tn_role {
     TN_W_CONV_IN,  /* [3 n_embd][n_embd] b, c, x */
     TN_W_CONV,     /* [conv_len][n_embd], the oldest first */
     TN_W_CONV_OUT, /* [n_embd][n_embd] */
-    TN_W_ATT_GATE, /* [n_heads * d_head][n_embd] */
+    TN_W_ATT_GATE, /* [n_heads * d_head][n_embd], of latent attention [n_heads][n_embd] */
     TN_W_DELTA_Q,  /* [n_key_heads * d_key][n_embd] of the delta net */
     TN_W_DELTA_K,
     TN_W_DELTA_V, /* [n_heads * d_value][n_embd] */
     TN_W_DELTA_GATE,
-    TN_W_DELTA_DECAY, /* [n_heads][n_embd] */
+    TN_W_DELTA_DECAY, /* [n_heads][n_embd]; where they are never below a number [keys of all heads][n_embd] */
     TN_W_DELTA_RATE,
     TN_W_DELTA_OUT,    /* [n_embd][n_heads * d_value] */
     TN_W_DELTA_CONV,   /* [conv_len][channels], the oldest first */
@@ -513,7 +528,8 @@ static inline bool tn_role_of_next(tn_role r) { return r >= TN_W_NEXT_E_NORM && 
 static inline bool tn_role_of_delta(tn_role r) { return r >= TN_W_DELTA_Q && r <= TN_W_DELTA_NORM; }
 /* Has a net of this form the tensor? */
 static inline bool tn_delta_has(const tn_delta_net *n, tn_role r) {
-    if (n->kda && (r == TN_W_DELTA_GATE || r == TN_W_DELTA_DECAY || r == TN_W_DELTA_CONV)) return false;
+    if (n->kda && r == TN_W_DELTA_CONV) return false;
+    if (n->kda && !tn_delta_at_once(n) && (r == TN_W_DELTA_GATE || r == TN_W_DELTA_DECAY)) return false;
     if (n->wkv) return r <= TN_W_DELTA_V || r == TN_W_DELTA_OUT || (r == TN_W_DELTA_NORM && !n->no_norm);
     return !(n->mamba && r == TN_W_DELTA_RATE) && !(n->no_norm && r == TN_W_DELTA_NORM);
 }

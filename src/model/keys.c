@@ -33,7 +33,8 @@ static bool sections(const tn_arch *a) { return a->delta || a->sections; }
 static bool may_be_parallel(const tn_arch *a) { return a->may_be_parallel; }
 static bool experts_biased(const tn_arch *a) { return a->experts_biased; }
 static bool grouped(const tn_arch *a) { return a->experts_sigmoid || a->experts_said; }
-static bool bailing(const tn_arch *a) { return a->experts_sigmoid && a->fused_in_order; }
+static bool ling3(const tn_arch *a) { return a->kda_bounded; }
+static bool bailing(const tn_arch *a) { return a->kda_bounded || (a->experts_sigmoid && a->fused_in_order); }
 static bool single(const tn_arch *a) { return a->single; }
 static bool latent(const tn_arch *a) { return a->latent; }
 static bool experts_said(const tn_arch *a) { return a->experts_said; }
@@ -321,15 +322,30 @@ static const struct {
     {NULL, "wkv.head_size", wkv, 0},
     {NULL, "token_shift_count", wkv, 0},
     /* Kimi's delta attention; tn_arch_kda_hf looks at these */
-    {"linear_attn_config", NULL, kda, 0},
+    {"linear_attn_config", NULL, tn_arch_is_kimi, 0},
     {NULL, "kda.head_dim", kda, 0},
-    {"mla_use_nope", NULL, kda, 0},
-    {"moe_renormalize", NULL, kda, 0},
-    {"moe_router_activation_func", NULL, kda, 0},
-    {"num_experts_per_token", NULL, kda, 0},
-    {"num_expert_group", NULL, kda, 0},
-    {"use_grouped_topk", NULL, kda, 0}, /* of more groups than one: num_expert_group */
-    {"num_shared_experts", NULL, kda, 0},
+    {"mla_use_nope", NULL, tn_arch_is_kimi, 0},
+    {"moe_renormalize", NULL, tn_arch_is_kimi, 0},
+    {"moe_router_activation_func", NULL, tn_arch_is_kimi, 0},
+    {"num_experts_per_token", NULL, tn_arch_is_kimi, 0},
+    {"num_expert_group", NULL, tn_arch_is_kimi, 0},
+    {"use_grouped_topk", NULL, tn_arch_is_kimi, 0}, /* of more groups than one: num_expert_group */
+    {"num_shared_experts", NULL, tn_arch_is_kimi, 0},
+    /* Ling 3; tn_arch_ling_hf and gguf_kda look at these */
+    {"layer_group_size", NULL, ling3, 0},
+    {"short_conv_kernel_size", NULL, ling3, 0},
+    {"no_kda_lora", NULL, ling3, 0},
+    {"kda_safe_gate", "kda.safe_gate", ling3, 0},
+    {"kda_lower_bound", "kda.gate_lower_bound", ling3, 0},
+    {"gated_attention_proj_granularity_type", NULL, ling3, 0},
+    {"use_qk_norm", NULL, ling3,
+     0}, /* of the memory, which always has it; these two are read by no published code */
+    {"linear_silu", NULL, ling3, 0},
+    {"rotary_dim", NULL, ling3, 0}, /* qk_rope_head_dim counts */
+    {"mtp_use_kda", NULL, ling3, 0},
+    {"group_norm_size", NULL, only, 1},
+    {"expert_swiglu_limit_list", "swiglu_clamp_exp", ling3, 0},
+    {"share_expert_swiglu_limit_list", "swiglu_clamp_shexp", ling3, 0},
     {"hidden_ratio", NULL, wkv_alone, 0},
     {"norm_first", NULL, wkv_alone, 0},
     {"norm_bias", NULL, wkv_alone, 0},
@@ -400,6 +416,7 @@ static const char *const idle_hf[] = {"architectures",
                                       "task_specific_params",
                                       "problem_type",
                                       "id2label",
+                                      "num_labels",
                                       "label2id",
                                       "chunk_size_feed_forward",
                                       "torchscript",
@@ -560,6 +577,8 @@ static const struct {
     {"router_type", "topN", bailing},
     {"mamba_hidden_act", "silu", single},
     {"scoring_func", "sigmoid", minimax},
+    {"scoring_func", "sigmoid", ling3},
+    {"topk_method", "noaux_tc", ling3},
     {"qk_norm_type", "per_layer", minimax},
     {"shared_moe_mode", "sigmoid", minimax},
     {"topk_method", "greedy", experts_said},

@@ -34,6 +34,9 @@ static inline const float *tn_op_sinks(const tn_op *op, const tn_frame *f) {
     return op->attend.sinks == TN_W_N_ROLES ? NULL : tn_model_vector(f->m, op->layer, op->attend.sinks);
 }
 
+/* up = act(gate) up; where most > 0, of act(gate) at most that and of up within it on either side: gate is changed then. */
+void tn_gate_up(const tn_kernels *kern, tn_act act, float most, float *gate, float *up, size_t n);
+
 /* Row `row` of a buffer of an op's width. */
 static inline float *tn_frame_row(const tn_frame *f, tn_buffer b, int32_t width, int32_t row) {
     return f->buf[b] + (size_t)row * (size_t)width;

@@ -1,5 +1,5 @@
 /* EXPERT_GATE: up = act(gate) up; without gates act(up); or, with a limit, (up + 1) gate sigmoid(1.702 gate) of clamped values
- * (gpt-oss). A row is `used` places of the experts (experts.h), whosever they are. */
+ * (gpt-oss); or act(gate) and up are clamped by themselves (Ling 3). A row is `used` places of the experts (experts.h), whosever they are. */
 #include "model/experts.h"
 
 static void clamped(float limit, const float *gate, float *up, size_t n) {
@@ -20,9 +20,9 @@ static void rows(const tn_op *op, const tn_frame *f, int32_t row0, int32_t row1,
         f->r->kern->act_f32(op->experts.act, up, n);
         return;
     }
-    const float *gate = tn_frame_row(f, TN_BUF_EXPERT_GATE, op->width, row0);
+    float *gate = tn_frame_row(f, TN_BUF_EXPERT_GATE, op->width, row0);
     if (op->experts.limit > 0) clamped(op->experts.limit, gate, up, n);
-    else f->r->kern->glu_f32(op->experts.act, gate, up, up, n);
+    else tn_gate_up(f->r->kern, op->experts.act, op->experts.most, gate, up, n);
 }
 
 static void cost(const tn_op *op, int32_t n_rows, int32_t pos0, tn_cost *c) {

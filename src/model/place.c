@@ -67,6 +67,18 @@ const tn_tensor *tn_file_tensor(const tn_model_file *f, const char *name) {
     return t;
 }
 
+const tn_tensor *tn_file_stacked(const tn_model_file *f, tn_role role, const char **name, char *buf,
+                                 size_t cap) {
+    const char *at = strstr(*name, ".experts."), *part = role == TN_W_GATE_EXPS ? "gate"
+                                                         : role == TN_W_UP_EXPS ? "up"
+                                                                                : "down";
+    if (!f->st || !at || role < TN_W_GATE_EXPS || role > TN_W_DOWN_EXPS) return NULL;
+    snprintf(buf, cap, "%.*s.switch_mlp.%s_proj.weight", (int)(at - *name), *name, part);
+    const tn_tensor *t = tn_file_tensor(f, buf);
+    if (t) *name = buf;
+    return t;
+}
+
 /* The fused tensor a role may be part of (NULL: none), the rows it must have and the one where the role
  * begins. */
 static const tn_tensor *fused(const tn_model_file *f, int layer, tn_role role, int64_t *row0,
@@ -164,6 +176,16 @@ static bool part_of_wkv(const tn_model_file *f, tn_role role, tn_place *p, uint6
     return true;
 }
 
+/* Scores of a model that writes: rows of its output layer, a yes and a no, in either order. */
+static bool part_of_output(const tn_model_file *f, char *name, size_t cap, tn_place *p, uint64_t *n_rows) {
+    (void)tn_arch_hf_name(f->arch, f->h, -1, f->h->tied ? TN_W_EMBD : TN_W_OUT, name, cap);
+    p->row0 = f->score_rows[0];
+    p->group_rows = 1;
+    p->group_stride = f->score_rows[1] - f->score_rows[0];
+    *n_rows = (uint64_t)f->h->n_vocab;
+    return true;
+}
+
 /* The projections of a delta net, and of attention with a gate, are parts of tensors. *n_rows: of the
  * whole one. Returns false where the role is a tensor of its own. */
 static bool part_of(const tn_model_file *f, int layer, tn_role role, char *name, size_t cap, tn_place *p,
@@ -180,7 +202,7 @@ static bool part_of(const tn_model_file *f, int layer, tn_role role, char *name,
         *n_rows = (uint64_t)(f->h->n_kv_heads * p->group_stride);
         return true;
     }
-    if (f->h->attn_gate &&
+    if (f->h->attn_gate && !tn_latent(f->h) &&
         (role == TN_W_Q || role == TN_W_ATT_GATE)) { /* head by head: queries, then their gate */
         p->group_rows = f->h->d_head;
         p->group_stride = 2 * p->group_rows;
@@ -251,8 +273,15 @@ static bool part_of(const tn_model_file *f, int layer, tn_role role, char *name,
 void tn_place_find(const tn_model_file *f, int layer, tn_role role, char *name, size_t cap, tn_place *p,
                    uint64_t *n_rows) {
     uint64_t n_own = *n_rows;
-    bool part = part_of(f, layer, role, name, cap, p, n_rows);
+    const bool scores = role == TN_W_SCORE && f->score_rows[0] != f->score_rows[1];
+    bool part =
+        scores ? part_of_output(f, name, cap, p, n_rows) : part_of(f, layer, role, name, cap, p, n_rows);
     p->t = tn_file_tensor(f, name);
+    char *low = f->gguf && f->arch->kda_bounded ? strstr(name, "_a.weight") : NULL;
+    if (!p->t && low) { /* some converters do not call them as the first of Kimi's two products */
+        snprintf(low, cap - (size_t)(low - name), ".weight");
+        p->t = tn_file_tensor(f, name);
+    }
     /* Phi-3's GGUF calls the fused gate and up "ffn_up": told apart by its rows */
     if ((!p->t && !part) ||
         (f->gguf && p->t && role == TN_W_UP && f->h->gated && p->t->dims[0] == 2 * n_own)) {

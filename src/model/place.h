@@ -13,6 +13,7 @@ typedef struct tn_model_file {
     const tn_gguf *gguf;
     const tn_safetensors *st;
     tn_safetensors *dense[2]; /* what a folder has of products after pooling; NULL: none */
+    int32_t score_rows[2];    /* rows of the output layer that score a text, a yes and a no; 0, 0: none do */
     bool adapter; /* it holds what changes the tensors: pairs A and B in place of each; B is what is found */
 } tn_model_file;
 
@@ -38,6 +39,10 @@ typedef struct tn_place {
 
 /* The tensor of that name; NULL: absent. */
 const tn_tensor *tn_file_tensor(const tn_model_file *f, const char *name);
+/* The experts' matrices as folders for MLX have them, one after another in one tensor: of their role, where `name` names
+ * those of the first or of all. name (cap bytes) becomes its own. NULL: absent, and name stays. */
+const tn_tensor *tn_file_stacked(const tn_model_file *f, tn_role role, const char **name, char *buf,
+                                 size_t cap);
 /* Finds the tensor of a role (p->t, NULL: absent), which may be a part of one with more rows; name (cap
  * bytes) is the role's own name and becomes that of what was looked for. *n_rows: in, of the role; out, of
  * the whole tensor. */

@@ -117,8 +117,8 @@ static tn_site_ops linears_of(const tn_hparams *h, int32_t layer, const tn_recip
 int32_t tn_buffer_width(const tn_hparams *h, int32_t layer, tn_buffer b) {
     switch (b) {
     case TN_BUF_Q:
-    case TN_BUF_ATT:
-    case TN_BUF_ATT_GATE: return h->n_heads * tn_layer_d_head(h, layer);
+    case TN_BUF_ATT: return h->n_heads * tn_layer_d_head(h, layer);
+    case TN_BUF_ATT_GATE: return h->n_heads * (tn_latent(h) ? 1 : tn_layer_d_head(h, layer));
     case TN_BUF_K:
     case TN_BUF_V: return tn_layer_kv_heads(h, layer) * tn_layer_d_head(h, layer);
     case TN_BUF_GATE:
@@ -261,6 +261,8 @@ static void specialise_experts(const tn_hparams *h, tn_op *o) {
     o->experts.norm = h->experts_norm;
     o->experts.act = h->act;
     o->experts.limit = h->swiglu_limit;
+    o->experts.most = h->gated ? h->experts_most[o->layer] : 0;
+    if (o->kind == TN_OP_EXPERT_GATE && o->experts.most > 0) o->writes |= bit(TN_BUF_EXPERT_GATE);
     o->experts.out_bias = h->experts_out_bias;
 }
 
@@ -375,6 +377,21 @@ static void specialise_pair(const tn_hparams *h, tn_op *o) {
     o->writes |= o->keeps ? 0 : bit(TN_BUF_X);
 }
 
+/* Of a block that feeds forward, or of attention. */
+static bool specialise_gate(const tn_hparams *h, tn_op *o) {
+    if (o->kind == TN_OP_ATTN_GATE) {
+        o->reads |= bit(TN_BUF_ATT_GATE);
+        o->gate_each = tn_latent(h) ? h->latent.d_value : 1;
+        return h->attn_gate;
+    }
+    o->gate.act = h->act;
+    o->gate.gated = h->gated;
+    o->gate.most = h->gated ? h->shared_most[o->layer] : 0;
+    if (h->gated) o->reads |= bit(TN_BUF_GATE);
+    if (o->gate.most > 0) o->writes |= bit(TN_BUF_GATE);
+    return true;
+}
+
 /* What is particular to the kind. Returns false where the model has no such op. */
 static bool specialise(const tn_hparams *h, const tn_recipe *r, tn_op *o) {
     switch (r->kind) {
@@ -417,16 +434,12 @@ static bool specialise(const tn_hparams *h, const tn_recipe *r, tn_op *o) {
     case TN_OP_GATHER:
     case TN_OP_EXPERT_GATE:
     case TN_OP_EXPERT_SUM: specialise_experts(h, o); return true;
-    case TN_OP_ATTN_GATE: o->reads |= bit(TN_BUF_ATT_GATE); return h->attn_gate;
     case TN_OP_DELTA_GATES:
     case TN_OP_DELTA_MIX:
     case TN_OP_DELTA:
     case TN_OP_DELTA_NORM: specialise_delta(h, o); return true;
-    case TN_OP_GATE:
-        if (h->gated) o->reads |= bit(TN_BUF_GATE);
-        o->gate.act = h->act;
-        o->gate.gated = h->gated;
-        return true;
+    case TN_OP_ATTN_GATE:
+    case TN_OP_GATE: return specialise_gate(h, o);
     case TN_OP_EMBED_LAYERS:
         o->reads = 0;
         o->scale = (float)sqrt((double)h->n_ple);
@@ -599,7 +612,8 @@ bool tn_program_divides(const tn_program *p, int32_t site) {
     const tn_op *from = tn_program_source(p, site), *last = &p->ops[p->sites[site].op];
     bool others = tn_site_of_experts(p->sites[site].kind) || tn_program_divides_alone(p, site);
     if (from->kind == TN_OP_EXPERT_GATE) /* what is clamped is not linear, nor what no gate multiplies */
-        return from->experts.limit > 0 || !from->experts.gated;
+        return from->experts.limit > 0 || from->experts.most > 0 || !from->experts.gated;
+    if (from->kind == TN_OP_GATE && from->gate.most > 0) return true;
     for (const tn_op *o = from + 1; o < last; o++) others = others || o->kind == TN_OP_ROUTE;
     return others;
 }

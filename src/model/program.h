@@ -82,7 +82,7 @@ typedef enum tn_op_kind {
     TN_OP_ATTEND,        /* att = softmax(q k^T) v over the state */
     TN_OP_CONV_GATE,     /* x = b x of a convolution's row b, c, x */
     TN_OP_CONV,          /* att = c * convolution(b x) over the row and those before it */
-    TN_OP_ATTN_GATE,     /* att *= sigmoid(gate) */
+    TN_OP_ATTN_GATE,     /* att *= sigmoid(gate), value by value or head by head */
     TN_OP_DELTA_GATES,   /* decays and rates of the heads */
     TN_OP_DELTA_MIX,     /* mixed = convolution of q, k, v */
     TN_OP_DELTA,         /* out = the recurrence of a gated delta net over the rows */
@@ -190,13 +190,16 @@ typedef struct tn_op {
             float mixer; /* see tn_hparams.experts_mixer */
             tn_act act;
             float limit; /* see tn_hparams.swiglu_limit */
+            float most;  /* see tn_hparams.experts_most */
             bool out_bias;
         } experts; /* ROUTE, GATHER, EXPERT_GATE, EXPERT_SUM */
         struct {
             tn_act act;
             bool gated;
+            float most; /* see tn_hparams.shared_most */
         } gate;
-        float scale; /* EMBED, EMBED_LAYERS, RESIDUAL, SCALE without a weight */
+        int32_t gate_each; /* ATTN_GATE: values that each number of the gate multiplies */
+        float scale;       /* EMBED, EMBED_LAYERS, RESIDUAL, SCALE without a weight */
         struct {
             bool type, positions;
         } add; /* EMBED_ADD: which of the two there are */

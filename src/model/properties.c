@@ -74,6 +74,8 @@ static const tn_property properties[] = {
     FLAG("shared_expert", shared_expert),
     FLAG("shared_gate", shared_gate),
     EXTRA(FLOAT, "swiglu_limit", swiglu_limit, 0, 0, 1e6),
+    EXTRA(NUMBERS, "experts_most", experts_most, 0, 0, TN_MAX_LIMIT),
+    EXTRA(NUMBERS, "shared_most", shared_most, 0, 0, TN_MAX_LIMIT),
     EXTRA(INT, "window_d_head", window_d_head, 0, 0, 512),
     EXTRA(INT, "window_kv_heads", window_kv_heads, 0, 0, 1 << 12),
     EXTRA(INT, "window_rot", window_rot, 0, 0, TN_MAX_ROT),
@@ -116,6 +118,7 @@ static const tn_property properties[] = {
     FLAG("sub_norms", sub_norms),
     FLAG("delta_wkv", delta.wkv),
     FLAG("delta_kda", delta.kda),
+    EXTRA(FLOAT, "delta_deepest", delta.deepest, 0, 0, TN_MAX_DEEPEST),
     EXTRA(INT, "low_decay", low.decay, 0, 0, TN_MAX_LOW),
     EXTRA(INT, "low_rate", low.rate, 0, 0, TN_MAX_LOW),
     EXTRA(INT, "low_value", low.value, 0, 0, TN_MAX_LOW),
@@ -164,7 +167,8 @@ double tn_property_get(const tn_property *p, const tn_hparams *h) {
     case TN_PROPERTY_BOOL: return *(const bool *)at;
     case TN_PROPERTY_FLOAT: return memcpy(&f, at, sizeof f), (double)f;
     case TN_PROPERTY_DOUBLE: return memcpy(&d, at, sizeof d), d;
-    case TN_PROPERTY_KINDS: break;
+    case TN_PROPERTY_KINDS:
+    case TN_PROPERTY_NUMBERS: break;
     }
     assert(false);
     return 0;
@@ -177,6 +181,7 @@ void tn_property_set(const tn_property *p, tn_hparams *h, double v) {
     case TN_PROPERTY_BOOL: *(bool *)at = v != 0; break;
     case TN_PROPERTY_FLOAT: memcpy(at, &(float){(float)v}, sizeof(float)); break;
     case TN_PROPERTY_DOUBLE: memcpy(at, &v, sizeof v); break;
-    case TN_PROPERTY_KINDS: assert(false);
+    case TN_PROPERTY_KINDS:
+    case TN_PROPERTY_NUMBERS: assert(false);
     }
 }

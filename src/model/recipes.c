@@ -52,18 +52,21 @@ static const tn_recipe attending_normed_twice[] = {
     RESIDUAL(TN_W_ATTN_NORM_2),
 };
 
-/* Latent attention: one key for all heads, which queries are multiplied into. */
+/* Latent attention: one key for all heads, which queries are multiplied into; what a head gives may be gated. */
 #define HEADS(NAME, IN, OUT, W)                                                                              \
     { .kind = TN_OP_HEADS, .name = NAME, .in = IN, .out = OUT, .weight = W }
+#define HEADS_GATE                                                                                           \
+    { .kind = TN_OP_ATTN_GATE, .name = "heads' gate", .in = TN_BUF_HEADS, .out = TN_BUF_HEADS }
 static const tn_recipe attending_latents[] = {
     NORM("norm", TN_W_ATTN_NORM, TN_W_ATTN_NORM_B),
-    LINEARS(TN_SITE_QKV, "latents", TN_BUF_NORMED, TN_W_Q_A, TN_W_KV_A),
+    LINEARS(TN_SITE_QKV, "latents", TN_BUF_NORMED, TN_W_Q_A, TN_W_KV_A, TN_W_ATT_GATE),
     {.kind = TN_OP_NORM, .name = "query norm", .in = TN_BUF_Q_A, .out = TN_BUF_Q_A, .weight = TN_W_Q_A_NORM},
     LINEARS(TN_SITE_LATENT_Q, "queries", TN_BUF_Q_A, TN_W_LATENT_Q),
     {.kind = TN_OP_LATENT, .name = "latent", .in = TN_BUF_KV_A, .out = TN_BUF_KV_A, .weight = TN_W_KV_A_NORM},
     HEADS("absorb", TN_BUF_LATENT_Q, TN_BUF_Q, TN_W_K_UP),
     ATTEND,
     HEADS("values", TN_BUF_ATT, TN_BUF_HEADS, TN_W_V_UP),
+    HEADS_GATE,
     {.kind = TN_OP_COPY, .name = "heads", .in = TN_BUF_HEADS, .out = TN_BUF_HEADS},
     LINEARS(TN_SITE_O, "o", TN_BUF_HEADS, TN_W_O),
     RESIDUAL(TN_W_ATTN_POST_NORM),
@@ -71,11 +74,12 @@ static const tn_recipe attending_latents[] = {
 /* The same where queries come at once of what the norm leaves. */
 static const tn_recipe attending_latents_at_once[] = {
     NORM("norm", TN_W_ATTN_NORM, TN_W_ATTN_NORM_B),
-    LINEARS(TN_SITE_QKV, "latents", TN_BUF_NORMED, TN_W_LATENT_Q, TN_W_KV_A),
+    LINEARS(TN_SITE_QKV, "latents", TN_BUF_NORMED, TN_W_LATENT_Q, TN_W_KV_A, TN_W_ATT_GATE),
     {.kind = TN_OP_LATENT, .name = "latent", .in = TN_BUF_KV_A, .out = TN_BUF_KV_A, .weight = TN_W_KV_A_NORM},
     HEADS("absorb", TN_BUF_LATENT_Q, TN_BUF_Q, TN_W_K_UP),
     ATTEND,
     HEADS("values", TN_BUF_ATT, TN_BUF_HEADS, TN_W_V_UP),
+    HEADS_GATE,
     {.kind = TN_OP_COPY, .name = "heads", .in = TN_BUF_HEADS, .out = TN_BUF_HEADS},
     LINEARS(TN_SITE_O, "o", TN_BUF_HEADS, TN_W_O),
     RESIDUAL(TN_W_ATTN_POST_NORM),
@@ -117,6 +121,7 @@ static const tn_recipe attending_by_delta[] = {
     LINEARS(TN_SITE_O, "kda out", TN_BUF_DELTA, TN_W_DELTA_OUT),
     RESIDUAL(TN_W_ATTN_POST_NORM),
 };
+static const tn_recipe attending_by_delta_at_once[] = {RECURRENT("kda")};
 static const tn_recipe recurrent[] = {RECURRENT("delta")};
 static const tn_recipe state_space[] = {RECURRENT("mamba")};
 
@@ -415,7 +420,8 @@ void tn_recipes_of(const tn_hparams *h, int32_t layer, tn_recipes out[TN_MAX_PAR
         if (h->layer_kind[layer] == TN_LAYER_DELTA && h->delta.mamba)
             out[0] = (tn_recipes)RECIPES(state_space);
         if (h->layer_kind[layer] == TN_LAYER_DELTA && h->delta.kda)
-            out[0] = (tn_recipes)RECIPES(attending_by_delta);
+            out[0] = tn_delta_at_once(&h->delta) ? (tn_recipes)RECIPES(attending_by_delta_at_once)
+                                                 : (tn_recipes)RECIPES(attending_by_delta);
         if (h->layer_kind[layer] == TN_LAYER_DELTA && h->delta.wkv) out[0] = (tn_recipes)RECIPES(remembering);
         if (h->layer_kind[layer] == TN_LAYER_ATTENDS && tn_latent(h))
             out[0] = h->latent.q_rank ? (tn_recipes)RECIPES(attending_latents)

@@ -115,6 +115,8 @@ static tern_status find_experts(tn_source *s, int layer, tn_role role, const cha
     char apart[64]; /* where gate and up are not one tensor */
     snprintf(apart, sizeof apart, "blk.%d.ffn_%s_exps.weight", layer, role == TN_W_UP_EXPS ? "up" : "gate");
     if (!p->t && strstr(name, "gate_up_exps") && (p->t = tn_file_tensor(&s->file, apart))) name = apart;
+    char buf[200];
+    const bool stacked = !p->t && (p->t = tn_file_stacked(&s->file, role, &name, buf, sizeof buf));
     if (p->t && strstr(name, ".experts.0.")) {
         const uint64_t one[3] = {dims[1], dims[2], 1};
         return find_each_expert(s, layer, p, name, one, err);
@@ -128,7 +130,7 @@ static tern_status find_experts(tn_source *s, int layer, tn_role role, const cha
         dims[1] *= 2;
     }
     const bool flat = s->st && s->arch->experts_flat;
-    if (!router && s->st && (s->arch->experts_turned || (flat && role == TN_W_DOWN_EXPS))) {
+    if (!router && s->st && !stacked && (s->arch->experts_turned || (flat && role == TN_W_DOWN_EXPS))) {
         const uint64_t width = dims[1];
         p->columns = (int64_t)width;
         dims[1] = dims[2], dims[2] = width;
@@ -157,7 +159,7 @@ static tern_status find_place(tn_source *s, int layer, tn_role role, tern_error 
     uint64_t n0 = rows == 1 ? (uint64_t)cols : (uint64_t)rows, n1 = rows == 1 ? 1 : (uint64_t)cols;
     p->turned = role == TN_W_CONV || role == TN_W_DELTA_CONV || tn_role_of_kda_conv(role);
     p->negative_exp = s->st && role == TN_W_DELTA_A;
-    p->scale = s->by[role];
+    p->scale = s->gguf && s->arch->kda_bounded && role == TN_W_DELTA_A ? -1 : s->by[role];
     if (p->turned) n0 = (uint64_t)cols, n1 = (uint64_t)rows;
     if (role == TN_W_EMBD_TYPE) n1 = n0; /* the first row of a few */
     tn_place_find(&s->file, layer, role, name, sizeof name, p, &n0);
@@ -491,10 +493,7 @@ static tern_status open_folder(tn_source *s, const char *path, bool head, tern_e
         s->h.tied = true;
     json_decref(config);
     TN_TRY(st);
-    if (exists(path, "tokenizer.json") || exists(path, "tokenizer.model") || exists(path, "merges.txt") ||
-        exists(path, TN_RWKV_VOCAB))
-        return tn_tokenizer_open_hf(s->ctx, path, &s->tokenizer, err);
-    return TERN_OK;
+    return tn_folder_tokenizer(s->ctx, path, &s->file, &s->h, &s->tokenizer, err);
 }
 
 /* Zeros that stand for bytes that are gone are no weights, and bytes of two files are no model. */
@@ -690,6 +689,7 @@ tern_status tn_source_read_from(const tn_source *s, int layer, tn_role role, con
         TN_TRY(check_finite(p, dst, cols, 0, err));
         for (int64_t i = 0; p->plus_one && i < cols; i++) dst[i] += 1.0f;
         for (int64_t i = 0; p->negative_exp && i < cols; i++) dst[i] = -expf(dst[i]);
+        for (int64_t i = 0; p->scale != 0 && i < cols; i++) dst[i] *= p->scale;
         return TERN_OK;
     }
     for (int64_t r = row0; r < row1; r++) {

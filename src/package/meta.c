@@ -51,9 +51,23 @@ static void kinds_of(reader *r, const tn_property *p, const json_t *v, tn_hparam
     }
 }
 
+static void list_of(reader *r, const tn_property *p, const json_t *v, tn_hparams *h) {
+    bool ok = json_is_array(v) && json_array_size(v) == (size_t)h->n_layers;
+    for (int32_t l = 0; l < h->n_layers && ok; l++) {
+        const json_t *x = json_array_get(v, (size_t)l);
+        ok = json_is_number(x) && tn_property_ok(p, json_number_value(x));
+        if (ok) tn_property_numbers(p, h)[l] = (float)json_number_value(x);
+    }
+    if (!ok) miss(r, p->key);
+}
+
 static void property_of(reader *r, const tn_property *p, const json_t *v, tn_hparams *h) {
     if (p->type == TN_PROPERTY_KINDS) {
         if (v) kinds_of(r, p, v, h);
+        return;
+    }
+    if (p->type == TN_PROPERTY_NUMBERS) {
+        if (v) list_of(r, p, v, h);
         return;
     }
     const bool plain = p->always && p->type == TN_PROPERTY_BOOL;

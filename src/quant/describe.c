@@ -104,6 +104,18 @@ static void put_property(const tn_property *p, const tn_hparams *h, json_t **int
         if (!tn_only_attends(h)) tn_json_set(into, p->key, tn_json_string(kinds, (size_t)h->n_layers));
         return;
     }
+    if (p->type == TN_PROPERTY_NUMBERS) {
+        json_t *list = json_array();
+        bool said = false;
+        for (int32_t l = 0; l < h->n_layers; l++) {
+            const double x = (double)tn_property_number(p, h, l);
+            said |= x != p->none;
+            tn_json_append(&list, tn_json_real(x));
+        }
+        if (said) tn_json_set(into, p->key, list);
+        else json_decref(list);
+        return;
+    }
     double v = tn_property_get(p, h);
     if (p->always && p->type == TN_PROPERTY_INT) tn_json_set(into, p->key, json_integer((json_int_t)v));
     else if (p->always && p->type == TN_PROPERTY_BOOL) tn_json_set(into, p->key, json_boolean(v != 0));

@@ -15,15 +15,28 @@ size_t tern_session_likeliest(const tern_session *s, size_t k, int32_t *tokens, 
     return (size_t)tn_top_logprobs(s->logits, n_vocab, (int)k, tokens, logprobs);
 }
 
+/* As many as there is room for, with commas between; one, where all are the same. */
+static const char *tell_numbers(const tn_property *p, const tn_hparams *h, char *buf, size_t n_bytes) {
+    int32_t n = 1;
+    for (int32_t l = 1; l < h->n_layers; l++)
+        if (tn_property_number(p, h, l) != tn_property_number(p, h, 0)) n = h->n_layers;
+    size_t at = 0;
+    for (int32_t l = 0; l < n && at < n_bytes; l++)
+        at += (size_t)snprintf(buf + at, n_bytes - at, l ? ",%.9g" : "%.9g",
+                               (double)tn_property_number(p, h, l));
+    return p->key;
+}
+
 const char *tern_engine_property(const tern_engine *e, size_t i, char *buf, size_t n_bytes) {
     size_t n;
     const tn_property *p = tn_properties(&n);
     if (!e || i >= n || (n_bytes && !buf)) return NULL;
     const tn_hparams *h = &e->model->h;
-    if (p[i].type != TN_PROPERTY_KINDS) {
+    if (tn_property_single(&p[i])) {
         snprintf(buf, n_bytes, "%.17g", tn_property_get(&p[i], h));
         return p[i].key;
     }
+    if (p[i].type == TN_PROPERTY_NUMBERS) return tell_numbers(&p[i], h, buf, n_bytes);
     size_t n_layers = (size_t)h->n_layers, n_out = n_bytes ? n_bytes - 1 : 0;
     if (n_out > n_layers) n_out = n_layers;
     for (size_t k = 0; k < n_out; k++) buf[k] = tn_layer_letters[h->layer_kind[k]];

@@ -551,6 +551,13 @@ static tern_status fill_from_spec(tn_tokenizer *t, const tn_tokenizer_spec *s, t
     return TERN_OK;
 }
 
+tern_status tn_tokenizer_read_pairs_by(tn_tokenizer *t, const char *template, tern_error *err) {
+    tn_free(t->ctx, t->rerank_template);
+    t->rerank_template = tn_strdup(t->ctx, TN_MEM_TEXT, template);
+    TN_FAIL_IF(!t->rerank_template, err, TERN_E_MEMORY, "out of memory for the template of a question");
+    return TERN_OK;
+}
+
 tern_status tn_tokenizer_open(tn_ctx *ctx, const tn_tokenizer_spec *s, tn_tokenizer **out, tern_error *err) {
     *out = NULL;
     tern_status st;

@@ -80,6 +80,9 @@ tern_status tn_tokenizer_open(tn_ctx *ctx, const tn_tokenizer_spec *spec, tn_tok
                               tern_error *err);
 void tn_tokenizer_close(tn_tokenizer **t);
 
+/* Gives the tokenizer a rerank_template, before others have it. */
+tern_status tn_tokenizer_read_pairs_by(tn_tokenizer *t, const char *template, tern_error *err);
+
 /* RWKV's vocabulary in a folder. */
 #define TN_RWKV_VOCAB "rwkv_vocab_v20230424.txt"
 

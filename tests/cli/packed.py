@@ -129,6 +129,49 @@ def folders(tmp, name, source, config, pack, chosen):
     return tmp / name, tmp / (name + "-plain"), packed
 
 
+def experts(tmp, text, bits):
+    """A small random mixture of experts as mlx-lm writes it, their matrices one after another (0 bits: as they are), beside a folder of its values."""
+    e, ff, n, heads, d, packed, plain = 64, 96, 4, 4, 16, {}, {}
+    name = f"experts{bits}"
+
+    def put(module, shape):
+        w = rng.standard_normal(shape) * (0.3 if "embed" in module else shape[-1] ** -0.5 * 2)
+        flat = w.reshape(-1, shape[-1])
+        stored, meant = mlx(flat, bits, 32) if bits else ({"weight": bf16(flat)}, (bf16(flat).astype(np.uint32) << 16).view("<f4"))
+        for part, a in stored.items():
+            packed[f"{module}.{part}"] = a.reshape(*shape[:-1], a.shape[1])
+        if len(shape) == 2:
+            plain[module + ".weight"] = meant
+        for x in range(n) if len(shape) == 3 else ():
+            plain[module.replace("switch_mlp", f"experts.{x}") + ".weight"] = meant.reshape(shape)[x]
+
+    put("model.embed_tokens", (4096, e))
+    for i in range(2):
+        p = f"model.layers.{i}."
+        for part, rows in (("q", heads * d), ("k", 2 * d), ("v", 2 * d)):
+            put(p + f"self_attn.{part}_proj", (rows, e))
+        put(p + "self_attn.o_proj", (e, heads * d))
+        put(p + "mlp.gate", (n, e))
+        for part, shape in (("gate", (n, ff, e)), ("up", (n, ff, e)), ("down", (n, e, ff))):
+            put(p + f"mlp.switch_mlp.{part}_proj", shape)
+        for norm, size in (("input_layernorm", e), ("post_attention_layernorm", e), ("self_attn.q_norm", d), ("self_attn.k_norm", d)):
+            packed[f"{p}{norm}.weight"] = plain[f"{p}{norm}.weight"] = np.ones(size, "<f4")
+    packed["model.norm.weight"] = plain["model.norm.weight"] = np.ones(e, "<f4")
+    config = {"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "hidden_size": e, "head_dim": d, "num_hidden_layers": 2, "intermediate_size": ff,
+              "moe_intermediate_size": ff, "num_experts": n, "num_experts_per_tok": 2, "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": []}
+    words = {"group_size": 32, "bits": bits, "model.layers.1.mlp.switch_mlp.up_proj": {"group_size": 32, "bits": bits}} if bits else None
+    save(tmp / name, packed, dict(config, quantization=words))
+    save(tmp / (name + "-plain"), plain, config)
+    got, want = perplexity(tmp / name, text), perplexity(tmp / (name + "-plain"), text)
+    if got[0] != want[0] or len(got[0]) < 10:
+        sys.exit(f"FAILED: {name}: {got} instead of {want}")
+    blocks = perplexity(tmp / name, text, "blocks")[1]["perplexity"]
+    if abs(blocks / got[1]["perplexity"] - 1) > 0.02 or (bits and blocks == got[1]["perplexity"]):
+        sys.exit(f"FAILED: {name}: {blocks} in blocks, {got[1]['perplexity']} in floats")
+    print(f"{name}: {got[0]}")
+    return packed, dict(config, quantization=words)
+
+
 def refusals(tmp, name, packed, config, cases):
     for i, (change, words) in enumerate(cases):
         tensors, c = dict(packed), json.loads(json.dumps(config))
@@ -171,6 +214,18 @@ def main(tmp):
         if got[1]["perplexity"] == blocks or abs(blocks / got[1]["perplexity"] - 1) > 0.01:
             sys.exit(f"FAILED: {name}: {blocks} in blocks, {got[1]['perplexity']} in floats")
         print(f"{name}: {got[0]}, {blocks} in blocks")
+    experts(tmp, text, 0)
+    stacked, config = experts(tmp, text, 4)
+    run("pack", tmp / "experts4", "-o", tmp / "x.tern", "--quick")
+
+    def lose_one(t, q):
+        t["model.layers.0.mlp.switch_mlp.up_proj.scales"] = t["model.layers.0.mlp.switch_mlp.up_proj.scales"][:3]
+
+    def flatten(t, q):
+        t["model.layers.1.mlp.switch_mlp.down_proj.biases"] = t["model.layers.1.mlp.switch_mlp.down_proj.biases"].reshape(-1, 3)
+
+    whole = dict(quantization=config["quantization"], **{k: v for k, v in config.items() if k != "quantization"})
+    refusals(tmp, "no-experts", stacked, whole, [(lose_one, "is of 3 matrices"), (flatten, "matrices")])
     other = perplexity(SOURCE, text)
     if other[0] == want[0]:
         sys.exit("FAILED: the rounded weights are not what was read")

@@ -187,9 +187,9 @@ if "built without libcurl" in subprocess.run([TERN, "pull", "a/b"], capture_outp
     sys.exit(77)
 subprocess.run([TERN, "synth", "--arch", "tiny-llama", "--type", "q4_0", "-o", TMP + "/m.gguf"], check=True, capture_output=True)
 GGUF = open(TMP + "/m.gguf", "rb").read()
-FOLDER = {n: open("tests/oracle/fixtures/qwen2/" + n, "rb").read() for n in ("config.json", "model.safetensors")}
+FOLDER = {n: open("tests/oracle/fixtures/qwen2/" + n, "rb").read() for n in ("config.json", "model.safetensors")} | {"README.md": b"# words"}
 hub_repo("org/small-GGUF", {"README.md": b"words", "small-Q8_0.gguf": b"GGUF other", "small-Q4_K_M.gguf": GGUF, "mmproj-small-f16.gguf": b"eyes", "config.json": b"{}"})
-hub_repo("org/folder", dict(FOLDER, **{"README.md": b"words", "training/optimizer.safetensors": b"no"}))
+hub_repo("org/folder", dict(FOLDER, **{"training/optimizer.safetensors": b"no"}))
 URL = f"http://{MAIN.address}/files/own.gguf"
 MAIN.files["/files/own.gguf"] = CDN.files["/files/own.gguf"] = GGUF
 

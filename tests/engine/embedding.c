@@ -1,5 +1,6 @@
 /* Models that embed: are texts cut into the ids of an independent tokenizer, are the rows of a text, its vector and
  * its score those of a float64 model, from both kinds of files; and does such a model refuse to write? */
+#include "model/folder_text.h"
 #include "engine/engine.h"
 #include "session/session.h"
 
@@ -205,6 +206,8 @@ static void refuses_what_it_does_not_compute(void **state) {
         {"gemma-embedding", "2_Dense/config.json", "{\"bias\": true}", "2_Dense"},
         {"modern-bert", "config.json", "{\"local_attention\": 1}", "a window of 1"},
         {"jina-bert-v3", "config.json", "{\"truncate_dim\": 8}", "'truncate_dim'"},
+        {"qwen3-rerank", "1_LogitScore/config.json", "{\"false_token_id\": null}", "'false_token_id'"},
+        {"qwen3-rerank", "1_LogitScore/config.json", "{\"true_token_id\": 100000}", "'true_token_id'"},
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         refuse(all[i].name, all[i].file, all[i].patch, all[i].why);
@@ -240,6 +243,59 @@ static void believes_its_modules(void **state) {
     }
 }
 
+/* A model that writes is a reranker by its modules or by its card, and what it wants of a question and a text must be known. */
+static void tells_rerankers_that_write(void **state) {
+    (void)state;
+    static const char judge[] = "{{ 'Judge whether the Document meets' }}", card[] = "README.md",
+                      modules[] = "modules.json", template[] = "chat_template.jinja";
+    static const struct {
+        const char *without[2], *with, *why;
+        bool scores;
+    } all[] = {{{card, NULL}, template, NULL, true},
+               {{card, NULL}, NULL, "no Qwen3-Reranker by its README.md", false},
+               {{modules, NULL}, NULL, "has no 'yes'", false}, /* as its small vocabulary */
+               {{modules, card}, template, NULL, false}};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        char folder[FIXTURE_PATH], path[FIXTURE_PATH + 40];
+        tern_error err = {0};
+        tern_engine *e = NULL;
+        tern_options o;
+        fixture_copy_folder(CASES "/qwen3-rerank/hf", folder, "judge");
+        for (int k = 0; k < 2 && all[i].without[k]; k++) {
+            snprintf(path, sizeof path, "%s/%s", folder, all[i].without[k]);
+            assert_int_equal(remove(path), 0);
+        }
+        snprintf(path, sizeof path, "%s/%s", folder, template);
+        if (all[i].with) fixture_write(path, judge, strlen(judge));
+        else (void)remove(path);
+        tn_options_defaults(&o);
+        o.scheme = "float";
+        const tern_status st = tern_engine_open(folder, &o, &e, &err);
+        assert_int_equal(st == TERN_OK, !all[i].why);
+        if (all[i].why && !strstr(err.message, all[i].why)) fail_msg("%zu: %s", i, err.message);
+        if (e) assert_int_equal(e->model->h.n_scores, all[i].scores ? 2 : 0);
+        tern_engine_close(&e);
+    }
+}
+
+/* Those that documents are put in order by, where none is named. */
+static void is_found_by_its_files(void **state) {
+    (void)state;
+    tn_ctx ctx;
+    tn_ctx_init(&ctx, NULL);
+    static const char *const yes[] = {"jina-rerank-v2/hf", "jina-rerank-v2/model.gguf", "modern-bert-rank/hf",
+                                      "bert-rank/model.gguf"},
+                             *const no[] = {"jina-bert-v3/hf", "qwen3-rerank/hf", "bert/hf",
+                                            "bert/model.gguf"};
+    for (int i = 0; i < 4; i++) {
+        char path[600];
+        snprintf(path, sizeof path, CASES "/%s", yes[i]);
+        assert_true(tn_file_reranks(&ctx, path));
+        snprintf(path, sizeof path, CASES "/%s", no[i]);
+        assert_false(tn_file_reranks(&ctx, path));
+    }
+}
+
 static void writes_nothing(void **state) {
     (void)state;
     tern_engine *e = open_engine(CASES "/bert/model.gguf", "float");
@@ -259,6 +315,8 @@ int main(void) {
         cmocka_unit_test(keeps_the_template),
         cmocka_unit_test(refuses_what_it_does_not_compute),
         cmocka_unit_test(believes_its_modules),
+        cmocka_unit_test(tells_rerankers_that_write),
+        cmocka_unit_test(is_found_by_its_files),
         cmocka_unit_test(writes_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

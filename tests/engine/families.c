@@ -81,6 +81,7 @@ static const family families[] = {{"tiny-gemma3", 0.1, true},
                                   {"tiny-minicpm3", 0.1, false},
                                   {"tiny-rwkv7", 0.1, false},
                                   {"tiny-kimi-linear", 0.5, false},
+                                  {"tiny-bailingmoe3", 0.5, false},
                                   {"tiny-command-r", 0.1, true},
                                   {"tiny-cohere2", 0.1, true},
                                   {"tiny-qwen2moe", 0.25, false},
@@ -199,6 +200,8 @@ static void one_family(void **state) {
     }
     print_message("%s: KL divergence of the package %.4f\n", name, kl);
     assert_true(kl < family->most);
+    assert_memory_equal(e->model->h.experts_most, f->model->h.experts_most, sizeof f->model->h.experts_most);
+    assert_memory_equal(e->model->h.shared_most, f->model->h.shared_most, sizeof f->model->h.shared_most);
     prefill(one, 80);
     assert_memory_equal(tern_session_logits(one), tern_session_logits(s), (size_t)n_vocab * sizeof(float));
     if (!tn_only_attends(&e->model->h)) several_chunks(e);
@@ -311,7 +314,8 @@ static const char *const as_files[] = {
     "tiny-lfm2moe",     "tiny-qwen3next",      "tiny-qwen35",     "tiny-qwen35moe",       "tiny-granite4",
     "tiny-granite4moe", "tiny-falcon-h1",      "tiny-deepseek2",  "tiny-deepseek2+joint", "tiny-minicpm3",
     "tiny-nemotron_h",  "tiny-nemotron_h_moe", "tiny-bitnet",     "tiny-mistral4",        "tiny-phimoe",
-    "tiny-minimax-m2",  "tiny-llama4",         "tiny-mamba2",     "tiny-rwkv7",           "tiny-kimi-linear"};
+    "tiny-minimax-m2",  "tiny-llama4",         "tiny-mamba2",     "tiny-rwkv7",           "tiny-kimi-linear",
+    "tiny-bailingmoe3"};
 enum { N_FILES = sizeof as_files / sizeof *as_files };
 
 /* A convolution's state goes back a little by itself and further to a snapshot, a delta net's to snapshots
@@ -376,11 +380,11 @@ static void going_back(void **state) {
 int main(void) {
     static char conv[] = "tiny-lfm2", delta[] = "tiny-qwen35", mamba[] = "tiny-granite4",
                 both[] = "tiny-falcon-h1", alone[] = "tiny-mamba2", wkv[] = "tiny-rwkv7",
-                kda[] = "tiny-kimi-linear";
+                kda[] = "tiny-kimi-linear", bounded[] = "tiny-bailingmoe3";
     static const char *const in_schemes[] = {"tiny-lfm2",     "tiny-qwen35",    "tiny-lfm2moe",
                                              "tiny-granite4", "tiny-falcon-h1", "tiny-rwkv7"};
     enum { N_SCHEMES = sizeof in_schemes / sizeof *in_schemes };
-    struct CMUnitTest tests[2 * N_NAMES + N_FILES + N_SCHEMES + 7];
+    struct CMUnitTest tests[2 * N_NAMES + N_FILES + N_SCHEMES + 8];
     size_t n = 0;
     for (int i = 0; i < N_NAMES; i++) {
         if (getenv("TERN_TEST_QUICK") && i % 5) continue;
@@ -405,6 +409,7 @@ int main(void) {
             (struct CMUnitTest){"going back: Mamba 2 beside attention", going_back, NULL, NULL, both};
         tests[n++] = (struct CMUnitTest){"going back: Mamba 2 alone", going_back, NULL, NULL, alone};
         tests[n++] = (struct CMUnitTest){"going back: Kimi's delta attention", going_back, NULL, NULL, kda};
+        tests[n++] = (struct CMUnitTest){"going back: decays with a floor", going_back, NULL, NULL, bounded};
     }
     return _cmocka_run_group_tests("families", tests, n, NULL, NULL);
 }

@@ -114,6 +114,7 @@ static void numbers_of_package(const tern_engine *e) {
     for (size_t i = 0; i < n; i++) {
         tn_hparams h = e->model->h;
         if (p[i].type == TN_PROPERTY_KINDS) h.layer_kind[TN_MAX_LAYERS - 1] ^= 1;
+        else if (!tn_property_single(&p[i])) tn_property_numbers(&p[i], &h)[TN_MAX_LAYERS - 1] += 1;
         else tn_property_set(&p[i], &h, tn_property_get(&p[i], &h) == p[i].max ? p[i].min : p[i].max);
         if (tn_package_fingerprint(e->npu->pkg, &h) == tn_model_fingerprint(e->model))
             fail_msg("%s is no part of a package's identity", p[i].key);

@@ -75,6 +75,7 @@ static const char *const archs[] = {"tiny-llama",
                                     "tiny-mamba2",
                                     "tiny-rwkv7",
                                     "tiny-kimi-linear",
+                                    "tiny-bailingmoe3",
                                     "tiny-qwen2+mtp",
                                     "tiny-qwen35+mtp"};
 static const char *const ways[] = {"threads", "threads-direct", "uring", "uring-direct"};

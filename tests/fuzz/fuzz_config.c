@@ -62,6 +62,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
                                         "granite",
                                         "rwkv7",
                                         "kimi_linear",
+                                        "bailing_moe_v3",
                                         "minicpm",
                                         "ministral3",
                                         "lfm2",

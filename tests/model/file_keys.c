@@ -213,6 +213,29 @@ static void keys_that_nobody_reads(void **state) {
                "'minimax-m2.expert_weights_norm' is neither true nor false");
 }
 
+/* Ling 3: decays have a floor, and clamps are those of every layer, or one for all. */
+static void decays_and_clamps(void **state) {
+    (void)state;
+    static const float clamps[] = {0, 4, 5, 7, 7};
+    uint32_t bits[5];
+    memcpy(bits, clamps, sizeof bits);
+    static const char ling[] = "bailingmoe3", limits[] = "bailingmoe3.swiglu_clamp_exp",
+                      shared[] = "bailingmoe3.swiglu_clamp_shexp";
+    model_with(ling, limits, numbers(F32, 4, bits), TERN_OK, NULL);
+    model_with(ling, shared, numbers(F32, 5, bits), TERN_OK, NULL);
+    model_with(ling, limits, number(0), TERN_OK, NULL);
+    model_with(ling, limits, numbers(F32, 3, bits), TERN_E_FORMAT,
+               "'bailingmoe3.swiglu_clamp_exp' is no list of 4 layers");
+    model_with(ling, shared, word("4"), TERN_E_FORMAT, "'bailingmoe3.swiglu_clamp_shexp' is no list of 4");
+    model_with(ling, shared, number(-4), TERN_E_FORMAT,
+               "'bailingmoe3.swiglu_clamp_shexp' is no number from 0 on in layer 0");
+    model_with("kimi-linear", "kimi-linear.kda.gate_lower_bound", number(-5), TERN_E_UNSUPPORTED,
+               "'kimi-linear.kda.gate_lower_bound'");
+    model_with("bailingmoe2", "bailingmoe2.swiglu_clamp_exp", number(4), TERN_E_UNSUPPORTED,
+               "'bailingmoe2.swiglu_clamp_exp'");
+    model_with("bailingmoe2", "bailingmoe2.swiglu_clamp_exp", number(0), TERN_OK, NULL);
+}
+
 /* A model that writes says the share of the first. */
 static void labels(void **state) {
     (void)state;
@@ -291,8 +314,9 @@ static int teardown(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_factor_is_linear),
-                                       cmocka_unit_test(keys_that_nobody_reads), cmocka_unit_test(labels),
-                                       cmocka_unit_test(axes_of_rope), cmocka_unit_test(towers)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_factor_is_linear), cmocka_unit_test(keys_that_nobody_reads),
+        cmocka_unit_test(decays_and_clamps),  cmocka_unit_test(labels),
+        cmocka_unit_test(axes_of_rope),       cmocka_unit_test(towers)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

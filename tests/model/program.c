@@ -159,7 +159,16 @@ static void for_each(void (*fn)(const each *)) {
                 for (int i = 0; i < 4 + tied; i++)
                     assert_false(json_object_set_new(j, of_latents[i].key, json_integer(of_latents[i].v)));
             }
-            if (e.a->kda) { /* layers 3 and 5 attend */
+            if (e.a->kda_bounded) { /* layers 3 and 5 attend */
+                assert_false(json_object_set_new(j, "layer_group_size", json_integer(3)));
+                assert_false(json_object_set_new(j, "head_dim", json_integer(32)));
+                assert_false(json_object_set_new(j, "kda_lower_bound", json_integer(-5)));
+                assert_false(json_object_set_new(j, "gated_attention_proj_granularity_type",
+                                                 json_string("head_wise")));
+                static const char *const flags[] = {"kda_safe_gate", "no_kda_lora",
+                                                    "moe_router_enable_expert_bias"};
+                for (int i = 0; i < 3; i++) assert_false(json_object_set_new(j, flags[i], json_true()));
+            } else if (e.a->kda) { /* layers 3 and 5 attend */
                 json_t *of = json_object(), *lists[2] = {json_array(), json_array()};
                 for (int i = 1; i <= 5; i++)
                     assert_false(json_array_append_new(lists[i == 3 || i == 5], json_integer(i)));
@@ -435,7 +444,8 @@ static double count_macs(const tn_hparams *h, const tn_op *op, int32_t n_rows, i
             if (h->shared_gate) n += h->n_embd;
             break;
         case TN_OP_ATTN_GATE:
-            for (int32_t i = 0; i < h->n_heads * h->d_head; i++) n += 2;
+            if (tn_latent(h)) n += h->n_heads * (1 + h->latent.d_value);
+            for (int32_t i = 0; !tn_latent(h) && i < h->n_heads * h->d_head; i++) n += 2;
             break;
         case TN_OP_DELTA_MIX: {
             int32_t keys = h->delta.n_key_heads * h->delta.d_key,

@@ -15,7 +15,8 @@ static size_t bytes_of(tn_property_type t) {
                                    [TN_PROPERTY_BOOL] = 1,
                                    [TN_PROPERTY_FLOAT] = 4,
                                    [TN_PROPERTY_DOUBLE] = 8,
-                                   [TN_PROPERTY_KINDS] = TN_MAX_LAYERS};
+                                   [TN_PROPERTY_KINDS] = TN_MAX_LAYERS,
+                                   [TN_PROPERTY_NUMBERS] = 4 * TN_MAX_LAYERS};
     return bytes[t];
 }
 
@@ -39,7 +40,7 @@ static void ranges(void **state) {
     size_t n;
     const tn_property *p = tn_properties(&n);
     for (size_t i = 0; i < n; i++) {
-        if (p[i].type == TN_PROPERTY_KINDS) continue;
+        if (!tn_property_single(&p[i])) continue;
         tn_hparams h = {0}, blank = {0};
         double inside = p[i].type == TN_PROPERTY_INT || p[i].type == TN_PROPERTY_BOOL
                             ? p[i].max
@@ -69,6 +70,7 @@ static void each_is_part_of_the_identity(void **state) {
     for (size_t i = 0; i < n; i++) {
         tn_hparams h = plain;
         if (p[i].type == TN_PROPERTY_KINDS) h.layer_kind[TN_MAX_LAYERS - 1] = TN_LAYER_DELTA;
+        else if (!tn_property_single(&p[i])) tn_property_numbers(&p[i], &h)[TN_MAX_LAYERS - 1] = 1;
         else tn_property_set(&p[i], &h, p[i].max);
         assert_true(tn_hparams_identity(&h) != tn_hparams_identity(&plain));
     }

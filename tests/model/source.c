@@ -766,6 +766,64 @@ static void configs(void **state) {
     }
 }
 
+/* Ling 3 as published, with one entry changed: what decays and gates are, which layers attend, what is clamped. */
+static void configs_of_ling(void **state) {
+    (void)state;
+    static const struct {
+        const char *patch;
+        tern_status want;
+        const char *part;
+    } cases[] = {
+        {"{}", TERN_OK, NULL},
+        {"{\"layer_group_size\":null}", TERN_E_FORMAT, "'layer_group_size' is missing"},
+        {"{\"layer_group_size\":1.5}", TERN_E_FORMAT, "or no whole number from 1 on"},
+        {"{\"no_kda_lora\":false}", TERN_E_UNSUPPORTED, "'no_kda_lora' is not true"},
+        {"{\"use_kda_lora\":true}", TERN_E_UNSUPPORTED, "'use_kda_lora' is not supported"},
+        {"{\"kda_safe_gate\":false}", TERN_E_UNSUPPORTED, "'kda_safe_gate' is not true"},
+        {"{\"kda_lower_bound\":0}", TERN_E_UNSUPPORTED, "'kda_lower_bound' is not below 0"},
+        {"{\"kda_lower_bound\":\"-5\"}", TERN_E_UNSUPPORTED, "'kda_lower_bound' is not below 0"},
+        {"{\"kda_lower_bound\":-65}", TERN_E_UNSUPPORTED, "4 heads of 16 values"},
+        {"{\"moe_router_enable_expert_bias\":false}", TERN_E_UNSUPPORTED,
+         "'moe_router_enable_expert_bias' is not true"},
+        {"{\"gated_attention_proj_granularity_type\":\"element_wise\"}", TERN_E_UNSUPPORTED,
+         "is not 'head_wise'"},
+        {"{\"gated_attention_proj_granularity_type\":null}", TERN_E_UNSUPPORTED, "is not 'head_wise'"},
+        {"{\"group_norm_size\":4}", TERN_E_UNSUPPORTED, "'group_norm_size' is not supported"},
+        {"{\"rope_interleave\":false}", TERN_E_UNSUPPORTED, "'rope_interleave' is not supported"},
+        {"{\"use_mla_nope\":true}", TERN_E_UNSUPPORTED, "'use_mla_nope' is not supported"},
+        {"{\"value_norm\":true}", TERN_E_UNSUPPORTED, "'value_norm' is not supported"},
+        {"{\"score_function\":\"softmax\"}", TERN_E_UNSUPPORTED, "'score_function' is not supported"},
+        {"{\"scoring_func\":\"softmax\"}", TERN_E_UNSUPPORTED, "'scoring_func' is not supported"},
+        {"{\"pregate_enabled\":true}", TERN_E_UNSUPPORTED, "'pregate_enabled' is not supported"},
+        {"{\"n_group\":5}", TERN_E_FORMAT, "12 experts in 5 groups"},
+        {"{\"expert_swiglu_limit_list\":[0,0,null,4,4]}", TERN_OK, NULL},
+        {"{\"expert_swiglu_limit_list\":[0,0,4]}", TERN_E_FORMAT,
+         "'expert_swiglu_limit_list' is no list of 4 layers"},
+        {"{\"share_expert_swiglu_limit_list\":7}", TERN_E_FORMAT,
+         "'share_expert_swiglu_limit_list' is no list of 4 layers"},
+        {"{\"share_expert_swiglu_limit_list\":[0,0,-1,0]}", TERN_E_FORMAT,
+         "'share_expert_swiglu_limit_list' is no number from 0 on in layer 2"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        json_t *c = json_load_file(FIXTURES "bailingmoe3/config.json", 0, NULL);
+        assert_non_null(c);
+        fixture_patch(c, cases[i].patch);
+        const tn_arch *a = tn_arch_of_config(c);
+        assert_non_null(a);
+        tn_hparams h;
+        tern_error err = {0};
+        tern_status st = tn_arch_hparams_hf(a, c, "config.json", &h, &err);
+        if (st != cases[i].want ||
+            (cases[i].part && (!strstr(err.message, cases[i].part) || !strstr(err.message, "config.json"))))
+            fail_msg("%s: status %d, '%s'", cases[i].patch, st, err.message);
+        if (!i) { /* of another class the same word is another architecture's */
+            fixture_patch(c, "{\"architectures\":[\"BailingMoeV2_5ForCausalLM\"]}");
+            assert_null(tn_arch_of_config(c));
+        }
+        json_decref(c);
+    }
+}
+
 /* Falcon-H1, with one entry changed; and what it multiplies its tensors by. */
 static void configs_of_both(void **state) {
     (void)state;
@@ -897,6 +955,7 @@ int main(void) {
         cmocka_unit_test(weights_that_are_no_numbers),
         cmocka_unit_test(broken_folder),
         cmocka_unit_test(configs),
+        cmocka_unit_test(configs_of_ling),
         cmocka_unit_test(configs_of_both),
         cmocka_unit_test(a_trained_model),
         cmocka_unit_test(every_allocation_may_fail),

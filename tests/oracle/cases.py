@@ -21,6 +21,7 @@ import families
 import heads
 import kda
 import latent
+import ling
 import reference
 import sampling
 import single
@@ -48,7 +49,7 @@ def checkpoint(name, cfg, dtype, vector_dtype, mlp_dtype):
     """The family's tensors by their real names. Q and K are drawn large so that attention is far from uniform: only
     then do positions, windows and caps show in the logits."""
     family = cfg["model_type"]
-    for module in (families, latent, single, chunked, wkv, kda):
+    for module in (families, latent, single, chunked, wkv, kda, ling):
         if family in module.FAMILIES:
             return module.checkpoint(name, cfg, dtype, vector_dtype, uniform)
     c, f, v = cfg["hidden_size"], cfg["intermediate_size"], cfg["vocab_size"]
@@ -822,7 +823,7 @@ CASES |= {
     ),
 }
 
-CASES |= families.CASES | latent.CASES | single.CASES | chunked.CASES | wkv.CASES | kda.CASES
+CASES |= families.CASES | latent.CASES | single.CASES | chunked.CASES | wkv.CASES | kda.CASES | ling.CASES
 
 MUST_SHOW = 2e-3  # twenty times the error a test allows (the two GELUs differ by 5e-4 at most anywhere: at_least)
 
@@ -854,7 +855,7 @@ def make_case(name, case, out, gguf_f32=None):
     n_tok, n_ctx = case["n_tok"], case.get("n_ctx", 64)
     n_text = cfg.get("vocab_size_per_layer_input", families.text_of(cfg)["vocab_size"])
     ids = ((uniform(name + "tokens", (n_tok,)) + 1) / 2 * n_text).astype(int).tolist()
-    to_gguf = next((m.gguf for m in (families, latent, single, chunked, wkv, kda) if cfg["model_type"] in m.FAMILIES), gguf_from_hf)
+    to_gguf = next((m.gguf for m in (families, latent, single, chunked, wkv, kda, ling) if cfg["model_type"] in m.FAMILIES), gguf_from_hf)
     meta, tensors = to_gguf(cfg, stored, name, widen=gguf_f32 is not None) if case.get("gguf") else ({}, {})
     if gguf_f32:
         if tensors:

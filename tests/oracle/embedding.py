@@ -227,6 +227,7 @@ CASES = {
     "jina-bert-v2": dict(arch="jina-bert-v2", pooling="mean"),
     "jina-bert-v2-code": dict(arch="jina-bert-v2", pooling="mean", bytes=ROBERTA, code=True, e=24, heads=6),
     "jina-bert-v3": dict(arch="jina-bert-v3", pooling="mean", unigram=True),
+    "jina-rerank-v2": dict(arch="bert", pooling="rank", unigram=True, padded=2, joined=True),
     "nomic-bert-moe": dict(arch="nomic-bert-moe", pooling="mean", unigram=True, experts=4, layers=4),
 }
 AFTER = ("bert", "nomic-bert", "nomic-bert-moe", "jina-bert-v2", "jina-bert-v3")  # norms come after blocks
@@ -489,6 +490,7 @@ def metadata(name, case):
 def gguf_tensors(case, t):
     """Joined where converters join them; the two shapes that they turn."""
     joined, out = case["arch"] in ("modern-bert", "jina-bert-v2"), {}
+    qkv = ("weight", "bias") if case.get("joined") else ("weight",) if case["arch"] == "modern-bert" else ()
     for key, v in t.items():
         stem, tail = key.rsplit(".", 1)
         p, k = stem.rsplit(".", 1) if "." in stem else ("", stem)
@@ -497,9 +499,9 @@ def gguf_tensors(case, t):
             out[p + ".ffn_up.weight"] = join(pair[::-1] if case.get("code") else pair)
         elif joined and k == "ffn_up":
             continue
-        elif case["arch"] == "modern-bert" and k in ("attn_q", "attn_k", "attn_v"):
+        elif tail in qkv and k in ("attn_q", "attn_k", "attn_v"):
             if k == "attn_q":
-                out[p + ".attn_qkv.weight"] = join([t[p + f".attn_{c}.weight"] for c in "qkv"])
+                out[p + ".attn_qkv." + tail] = join([t[p + f".attn_{c}.{tail}"] for c in "qkv"])
         else:
             out[key] = v
     return out
@@ -557,6 +559,7 @@ OWN = {  # what folders call a layer, what comes in front of names, and tensors
     "jina-bert-v2-code": ("encoder.layer.", "bert.", {**HF, "ffn_gate_up": "mlp.up_gated_layer", "ffn_down": "mlp.down_layer", "attn_q_norm": "attention.self.layer_norm_q",
                                                       "attn_k_norm": "attention.self.layer_norm_k", "attn_norm_2": "layer_norm_1", "layer_output_norm": "layer_norm_2"}),
     "jina-bert-v3": ("encoder.layers.", "roberta.", {**FLASH, "attn_qkv": "mixer.Wqkv", "attn_output": "mixer.out_proj"}),
+    "jina-rerank-v2": ("encoder.layers.", "roberta.", {**FLASH, "position_embd": "embeddings.position_embeddings", "attn_qkv": "mixer.Wqkv", "attn_output": "mixer.out_proj"}),
     "nomic-bert": ("encoder.layers.", "", {**NOMIC, "ffn_up": "mlp.fc11", "ffn_gate": "mlp.fc12"}),
     "nomic-bert-moe": ("encoder.layers.", "", NOMIC),
     "gemma-embedding": ("layers.", "", {"token_embd": "embed_tokens", "output_norm": "norm", "attn_norm": "input_layernorm", "post_attention_norm": "post_attention_layernorm",
@@ -570,7 +573,8 @@ HEAD = {"cls": "head.dense", "cls.norm": "head.norm", "cls.output": "classifier"
 def own_tensors(kind, case, t, out_bias):
     """Of a folder whose names are not BERT's."""
     layer, before, names = OWN[kind]
-    if case["pooling"] == "rank":
+    heads = {"cls": "classifier.dense", "cls.output": "classifier.out_proj"} if case.get("unigram") else HEAD
+    if case["pooling"] == "rank" and kind == "modern-bert":
         before = "model."
     tensors = {}
 
@@ -583,9 +587,11 @@ def own_tensors(kind, case, t, out_bias):
 
     for key, v in t.items():
         stem, tail = key.rsplit(".", 1)
-        if stem in HEAD:
-            tensors[f"{HEAD[stem]}.{tail}"] = v
+        if stem in heads:
+            tensors[f"{heads[stem]}.{tail}"] = v
             continue
+        if key == "position_embd.weight":
+            v = Stored(np.concatenate([np.random.default_rng(7).standard_normal((case["padded"], E)), v.values]), "F16")
         if stem.startswith("dense_"):
             continue
         p, k = stem.split(".")[1:3] if stem.startswith("blk.") else (None, stem)
@@ -622,6 +628,13 @@ def own_config(kind, case, t):
                 "attention_bias": False, "mlp_bias": False, "hidden_activation": case.get("act", "gelu"), "local_attention": case["window"], "global_attn_every_n_layers": 3,
                 "position_embedding_type": "absolute", "classifier_pooling": "mean", "classifier_activation": "gelu", "classifier_bias": False, "decoder_bias": True,
                 "tie_word_embeddings": True, "id2label": {"0": "LABEL_0"}, "sparse_pred_ignore_index": -100, "pad_token_id": n_vocab - 2}
+    if kind == "jina-rerank-v2":  # without a model_type
+        return {**usual, "_name_or_path": "jinaai/jina-reranker-v2-base-multilingual", "architectures": ["XLMRobertaForSequenceClassification"],
+                "auto_map": {"AutoConfig": "configuration_xlm_roberta.XLMRobertaFlashConfig", "AutoModel": "modeling_xlm_roberta.XLMRobertaModel"},
+                "attention_probs_dropout_prob": 0.1, "bos_token_id": 0, "classifier_dropout": None, "emb_pooler": None, "eos_token_id": 2, "hidden_act": "gelu",
+                "hidden_dropout_prob": 0.1, "num_labels": 1, "id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}, "layer_norm_eps": 1e-12,
+                "max_position_embeddings": CTX + case["padded"], "output_past": True, "pad_token_id": 1, "position_embedding_type": "absolute", "type_vocab_size": 1,
+                "use_cache": False, "use_flash_attn": True}
     if kind == "jina-bert-v3":
         return {**usual, "architectures": ["XLMRobertaModel"], "model_type": "xlm-roberta", "position_embedding_type": "rotary", "rotary_emb_base": 20000.0,
                 "lora_adaptations": ["retrieval.query"], "lora_alpha": 1, "lora_rank": 4, "layer_norm_eps": 1e-12, "hidden_act": "gelu", "emb_pooler": "mean",
@@ -718,9 +731,39 @@ def texts_of(case):
     return [(None, s, first + cut(s) + last) for s in texts]
 
 
-def told_of(case, t, out_bias):
+JUDGE = ('<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct provided. Note that the answer can only be '
+         '"yes" or "no".<|im_end|>\n<|im_start|>user\n<Instruct>: Given a web search query, retrieve relevant passages that answer the query\n<Query>: {}\n'
+         '<Document>: {}<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n')
+YES, NO = 17, 12
+
+
+def judge(out, case, t):
+    """As Qwen3-Reranker is published: a model that writes, whose scores are of two rows of its embedding, with a template that is known."""
+    out.mkdir(parents=True)
+    names = OWN["gemma-embedding"][2]
+    tensors = {"model." + (names[k] if "." not in k else "layers.{}.".format(k.split(".")[1]) + (names | {"ffn_norm": "post_attention_layernorm"})[k.split(".")[2]])
+               + ".weight": v for k, v in ((key.removesuffix(".weight"), v) for key, v in t.items()) if k != "cls.output"}
+    embd = t["token_embd.weight"]
+    cfg = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": E, "num_attention_heads": HEADS, "num_key_value_heads": case["kv"],
+           "head_dim": E // HEADS, "num_hidden_layers": n_layers(case), "intermediate_size": FF, "hidden_act": "silu", "rms_norm_eps": 1e-6, "rope_theta": 1000000,
+           "max_position_embeddings": CTX, "vocab_size": len(embd.values), "tie_word_embeddings": True, "max_window_layers": n_layers(case),
+           "use_sliding_window": False, "sliding_window": None, "attention_bias": False}
+    write_hf_folder(out, cfg, tensors, 1)
+    (out / "1_LogitScore").mkdir()
+    (out / "1_LogitScore" / "config.json").write_text(json.dumps({"true_token_id": YES, "false_token_id": NO}))
+    (out / "modules.json").write_text(json.dumps([{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.base.modules.transformer.Transformer"},
+                                                  {"idx": 1, "name": "1", "path": "1_LogitScore", "type": "sentence_transformers.cross_encoder.modules.logit_score.LogitScore"}]))
+    (out / "README.md").write_text("---\nlicense: apache-2.0\n---\n# Qwen3-Reranker-0.6B\n")
+    tokenizer(out, case)
+    asked = [("which fox jumps?", TEXTS[0]), ("{document} <|im_end|> {query}", "<think> {query} fox")]
+    pairs = [(q, s, wordpiece(JUDGE.format(q, s), wordpiece_vocabulary())) for q, s in asked]
+    two = {**t, "cls.output.weight": Stored(embd.values[[YES, NO]], embd.dtype)}
+    (out / "vectors.json").write_text(told_of(case, two, None, pairs))
+
+
+def told_of(case, t, out_bias, texts=None):
     told = []
-    for question, text, ids in texts_of(case):
+    for question, text, ids in texts or texts_of(case):
         rows = hidden_rows(case, t, ids, out_bias)
         at = sorted({0, 1, len(ids) // 2, len(ids) - 1})
         told.append({"question": question, "text": text, "ids": ids, "at": at, "rows": [[float(f"{x:.9g}") for x in rows[i]] for i in at],
@@ -737,8 +780,10 @@ def make(out):
         (out / name / "vectors.json").write_text(told_of(case, t, None))
         kind = name if name in OWN else case["arch"]
         out_bias = np.random.default_rng(5).standard_normal((n_layers(case), width(case))).astype(np.float32) if case.get("experts") else None
-        if case["arch"] == "bert":
+        if case["arch"] == "bert" and name not in OWN:
             folder(out / name / "hf", name, case, t)
+        elif name == "qwen3-rerank":
+            judge(out / name / "hf", case, t)
         elif kind in OWN:
             own_folder(out / name / "hf", kind, case, t, out_bias)
         if out_bias is not None:  # which GGUF files leave out

@@ -13,6 +13,7 @@ static llama_context *open_context(llama_model *m, int n_ctx, int n_batch) {
     p.type_k = p.type_v = GGML_TYPE_F32;
 #ifdef IK_LLAMA // its fused forms and its caches of angles are other arithmetic
     p.flash_attn = p.fused_moe_up_gate = p.fused_up_gate = p.fused_mmad = p.rope_cache = p.graph_reuse = false;
+    p.grouped_expert_routing = true;
 #else
     p.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;
     p.swa_full = true;
