@@ -18,6 +18,9 @@ MODEL, PACKAGE = TMP + "/tern-eyes", TMP + "/eyes.tern"
 asked = [json.loads(line) for line in open(f"{HERE}/unseen/questions.jsonl", encoding="utf-8")]
 pictures = {q["picture"]: base64.b64encode(open(f"{HERE}/unseen/{q['picture']}", "rb").read()).decode() for q in asked}
 names = list(pictures)
+if "TERN_TEST_FULL" not in os.environ:  # `make check` asks all; a third holds questions about every drawing
+    asked = asked[::3]
+    assert {q["picture"] for q in asked} == set(names)
 
 
 def right(model, *options, shift=0):
@@ -50,7 +53,7 @@ def main():
     subprocess.run([sys.executable, f"{HERE}/assemble.py", MODEL], check=True)
     subprocess.run([TERN, "pack", MODEL, "-o", PACKAGE, "--calib-tokens", "2048"], check=True, capture_output=True)
     least = -(-9 * len(asked) // 10)
-    assert len(asked) >= 120 and len(names) >= 10, "too few questions"
+    assert len(asked) >= (120 if "TERN_TEST_FULL" in os.environ else 40) and len(names) >= 10, "too few questions"
     for what, model, options in [
             ("floats", MODEL, ["--exact"]),
             ("encoder in INT8", MODEL, ["--encoder", "int8"]),

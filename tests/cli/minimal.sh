@@ -6,6 +6,7 @@ build=$(dirname "$tern")
 skip() { echo "skipped: $*"; exit 77; }
 [ -z "${TERN_EMULATED:-}" ] || skip "the host's compiler builds no programs for this processor"
 ! grep -q "TERN_SANITIZE:STRING=." "$build/CMakeCache.txt" || skip "sizes are those of a plain build"
+[ -n "${TERN_TEST_FULL:-}" ] || skip "it compiles the library once more: \`make check\` does, or TERN_TEST_FULL=1"
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 launcher=$(sed -n 's/^CMAKE_C_COMPILER_LAUNCHER:[A-Z]*=//p' "$build/CMakeCache.txt")
