@@ -33,7 +33,7 @@ def right(model, *options, shift=0):
             said.append(line)
             assert line, said
         port = int(line.split("http://")[1].split(":")[1].split("/")[0].split()[0])
-        c = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
+        c = http.client.HTTPConnection("127.0.0.1", port, timeout=1200)
         for q in asked:
             data = pictures[names[(names.index(q["picture"]) + shift) % len(names)]]
             content = [{"type": "image_url", "image_url": {"url": "data:image/png;base64," + data}}, {"type": "text", "text": q["question"]}]
