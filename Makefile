@@ -1,6 +1,8 @@
 # The two commands of the README; everything else is CMake.
 BUILD ?= build
 CMAKE_FLAGS ?=
+# One test more than there are processors: some wait for a server, a disk or a process of low priority.
+JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 # Warnings are errors with the compiler that the house is checked with. Another one has others, which should stop nobody who wants to try tern.
 WERROR ?= $(if $(filter 12,$(shell cc -dumpversion 2>/dev/null | cut -d. -f1)),ON,OFF)
 
@@ -43,7 +45,7 @@ test: setup
 	@bash scripts/setup.sh --optional --lint --oracle
 	@$(MAKE) --no-print-directory all
 	@bash scripts/lint.sh
-	@ctest --test-dir $(BUILD) --output-on-failure -j 2
+	@ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS)
 	@dpkg-query -W >$(BUILD)/tested-with 2>/dev/null || rm -f $(BUILD)/tested-with
 	@bash scripts/compilers.sh bare
 
@@ -52,7 +54,8 @@ check: emulators
 	@mkdir -p $(BUILD)
 	@cmake -S . -B $(BUILD) -G Ninja -DTERN_WERROR=$(WERROR) $(CMAKE_FLAGS) -U 'HEX_*' -U TERN_HEXAGON >$(BUILD)/configure.log 2>&1 || { cat $(BUILD)/configure.log; exit 1; }
 	@cmake --build $(BUILD)
-	@dpkg-query -W 2>/dev/null | cmp -s - $(BUILD)/tested-with || ctest --test-dir $(BUILD) --output-on-failure -j 2 -R "$(NEED_TOOLS)"
+	@dpkg-query -W 2>/dev/null | cmp -s - $(BUILD)/tested-with || ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS) -R "$(NEED_TOOLS)"
+	@TERN_TEST_FULL=1 ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS) -R "$(LONG_FORMS)"
 	@python3 scripts/figures.py --tern $(BUILD)/tern
 # Growth counts instructions, in one thread and whatever runs beside it: compilers do.
 	@TERN_GROWTH=all ctest --test-dir $(BUILD) --output-on-failure -R "^lab/growth" >$(BUILD)/growth.log 2>&1 & growth=$$!; \
@@ -62,6 +65,9 @@ check: emulators
 	@bash scripts/windows.sh $(BUILD)/tern
 # What skips itself, whole or in part, in `make test` on a bare machine; where no package came since, it has run there.
 NEED_TOOLS = ^npu/(hexagon|conformance)|^cli/(hexagon|completions)|^bindings/|^server/(page|clients)|^tools/(site|deb|hexagon)
+
+# What asks a part in `make test`, or skips itself there, and all with TERN_TEST_FULL: every type and scheme, every step and allocation, more cases.
+LONG_FORMS = ^cli/(estimate|eyes|minimal)$$|^engine/(drafts|families|scarce)$$|^quant/(partial|quality)$$|^prefill/experts$$|^server/again$$|^torture/slice$$
 
 # The figures that documents quote and that no machine's speed changes, taken again.
 figures: setup all

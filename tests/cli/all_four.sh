@@ -24,7 +24,7 @@ inflate "$tmp/no" --width 128 && fail "a smaller shape is not refused"
 grep -q "width: 128 is less than the source's 256" "$tmp/err" || fail "why it is refused"
 
 inflate "$tmp/long" --width 512 --ffn 1280 --layers 12 --heads 6 --theta 30000 --context 8192 || fail "inflate"
-"$tern" pack "$tmp/long" -o "$tmp/long.tern" -b 6 --allocation uniform >"$tmp/log" 2>"$tmp/err" || fail "pack"
+"$tern" pack "$tmp/long" -o "$tmp/long.tern" -b 6 --allocation uniform --quick >"$tmp/log" 2>"$tmp/err" || fail "pack"
 "$python" - $demo "$tmp/prompt.txt" <<'END'
 import sys
 document, question = open(sys.argv[1]).read().rstrip("\n").rsplit("\n\n", 1)

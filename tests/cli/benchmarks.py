@@ -99,7 +99,7 @@ def interrupted(name, n, *args):
     p.wait()
 
 
-subprocess.run([tern, "pack", TINY, "-o", path("t.tern")], check=True, capture_output=True)
+subprocess.run([tern, "pack", TINY, "-o", path("t.tern"), "--quick"], check=True, capture_output=True)
 RULER = ["--task", "ruler", "--lengths", "320", "--samples", 2, "--only", "niah_single_1,vt", "--seed", 3]
 SPARSE = ["--attention", "shadow", "--attention-threshold", "1"]
 for k, args in enumerate([[TINY, *MMLU], [path("t.tern"), *MMLU], [TINY, *RULER], [path("t.tern"), *RULER, *SPARSE], [path("t.tern"), *MMLU, *SPARSE]]):
@@ -129,14 +129,19 @@ for args, says in (([TINY, *MMLU, "--shots", 3], "shots is 5 there and 3 now"), 
                    ([path("t.tern"), *MMLU], "model package is false there and true now"), ([TINY, *RULER], "another task")):
     run(*args, "--results", path("whole.jsonl"), rc=1, says=says)
     assert open(path("whole.jsonl")).read() == before
-# a package that was made in between is the reason alone where answers come from it
+# a package that was made in between is the reason alone where answers come from it; of a model that is packed quickly
 os.environ["XDG_CACHE_HOME"] = path("cache")
-subprocess.run([tern, "cache", "add", TINY], check=True, capture_output=True)
-r = run(TINY, *MMLU, "--pack", "auto", "--results", path("whole.jsonl"), rc=1, says="model package is false there and true now")
+small, kept = path("small.gguf"), path("small.jsonl")
+subprocess.run([tern, "synth", "--arch", "tiny-llama", "--type", "f16", "-o", small], check=True)
+run(small, *MMLU, "--limit", 2, "--results", kept)
+small_before = open(kept).read()
+subprocess.run([tern, "cache", "add", small], check=True, capture_output=True)
+subprocess.run([tern, "pack", small, "-o", path("s.tern"), "--quick"], check=True, capture_output=True)
+r = run(small, *MMLU, "--limit", 2, "--pack", "auto", "--results", kept, rc=1, says="model package is false there and true now")
 assert "they go on with --pack never" in r.stderr, r.stderr
-assert "go on" not in run(path("t.tern"), *MMLU, "--pack", "auto", "--results", path("whole.jsonl"), rc=1).stderr
-run(TINY, *MMLU, "--pack", "never", "--results", path("whole.jsonl"))
-assert open(path("whole.jsonl")).read() == before
+assert "go on" not in run(path("s.tern"), *MMLU, "--limit", 2, "--pack", "auto", "--results", kept, rc=1).stderr
+run(small, *MMLU, "--limit", 2, "--pack", "never", "--results", kept)
+assert open(kept).read() == small_before
 for text in ("my notes\n", "{}\n", "[1]\n", '{"tern_eval": 7}\n', before + "{}\n", before + before.split("\n")[1] + "\n", before[: before.index("\n") + 1] + "x" * 100000 + "\n", "[" * 100000 + "\n"):
     open(path("notes"), "w").write(text)
     run(TINY, *MMLU, "--results", path("notes"), rc=1, says="notes")

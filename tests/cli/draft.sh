@@ -11,7 +11,7 @@ fi
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 fail() { echo "FAILED: $*"; exit 1; }
-"$tern" pack "$model" -o "$tmp/m.tern" --calib "$model/calib.txt" --calib-tokens 1024 >/dev/null 2>&1 || fail "pack"
+"$tern" pack "$model" -o "$tmp/m.tern" --quick --calib "$model/calib.txt" --calib-tokens 1024 >/dev/null 2>&1 || fail "pack"
 python3 - "$tmp" <<'PY' || exit 1
 import json, sys
 for i, name in enumerate(("summary", "reply", "function_call")):

@@ -80,7 +80,7 @@ run ask $tiny "Where does the lantern hang?" -n 6 --no-keep
 cmp -s "$tmp/out" "$tmp/want" || fail "ask MODEL TEXT"
 ! "$tern" ask "Where does the lantern hang?" >"$tmp/out" 2>"$tmp/err" || fail "ask without a model"
 ! "$tern" ask -m $tiny a b >"$tmp/out" 2>"$tmp/err" || fail "ask with a model too many"
-! timeout 20 "$tern" serve $tmp/none.gguf --port 0 >"$tmp/out" 2>"$tmp/err" || fail "serve MODEL that is not there"
+! timeout 250 "$tern" serve $tmp/none.gguf --port 0 >"$tmp/out" 2>"$tmp/err" || fail "serve MODEL that is not there"
 grep -q "none.gguf: no such file" "$tmp/err" || fail "serve does not take MODEL"
 ! "$tern" serve -m $tiny $tiny >"$tmp/out" 2>"$tmp/err" || fail "serve with a model too many"
 

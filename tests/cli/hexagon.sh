@@ -35,7 +35,7 @@ figure() { python3 -c 'import json,sys; print(json.load(open(sys.argv[1]))["pref
 run want -m "$model" --npu host # a float model is packed for the device it names
 same -m "$model"
 
-"$tern" pack "$model" -o "$tmp/w8.tern" --calib "$model/calib.txt" --calib-tokens 512 >/dev/null 2>&1 || fail "pack"
+"$tern" pack "$model" -o "$tmp/w8.tern" --quick --calib "$model/calib.txt" >/dev/null 2>&1 || fail "pack"
 run want -m "$tmp/w8.tern" --npu host
 same -m "$tmp/w8.tern" --npu-vtcm 16384 --npu-memory 4000000
 same -m "$tmp/w8.tern" --npu-memory 1

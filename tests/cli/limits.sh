@@ -43,7 +43,7 @@ one_line "its JSON was closed in time"
 # A chat and its next turn; ask.
 printf 'Tell me a story.\nAnd then?\n' | "$tern" chat models/tern-tiny --pack never --temp 0 --no-store -n 5 >"$tmp/out" 2>"$tmp/err" || fail "chat"
 [ "$(grep -c 'cut after 5 tokens' "$tmp/err")" = 2 ] || fail "chat says it for every answer"
-printf 'Tell me a story.\n' | timeout 100 "$tern" chat models/tern-tiny --pack never --temp 0 --no-store -c 128 --set ignore-eos=yes >"$tmp/out" 2>"$tmp/err" || fail "an answer longer than the context"
+printf 'Tell me a story.\n' | timeout 250 "$tern" chat models/tern-tiny --pack never --temp 0 --no-store -c 128 --set ignore-eos=yes >"$tmp/out" 2>"$tmp/err" || fail "an answer longer than the context"
 grep -q 'the context of 128 tokens is full: the answer ends here' "$tmp/err" || fail "no word of the context"
 mkdir "$tmp/docs"
 echo "The lantern of Wherret hangs in the north tower." >"$tmp/docs/a.txt"

@@ -433,7 +433,7 @@ fails("a.png", "--mmproj", "qwen/mmproj-q.gguf", err="pictures of Qwen's encoder
 call("synth", "--arch", "tiny-qwen35+sees", "--type", "f32", "-o", "qwen/other.gguf")
 fails("a.png", "--mmproj", "qwen/mmproj-q.gguf", err="it gives rows for 2 first layers (deepstack), and the model's read 0", model="qwen/other.gguf")
 call("synth", "--arch", "tiny-qwen35-mmproj", "--type", "f32", "-o", "others/35.gguf")
-assert ask("a.png", "--mmproj", "others/35.gguf", model="qwen/other.gguf")["pictures"][0]["rows"] > 256
+assert ask("a.png", "--mmproj", "others/35.gguf", "--encoder", "float", model="qwen/other.gguf")["pictures"][0]["rows"] > 256
 
 # Qwen2.5-VL: blocks of 28
 os.mkdir(TMP + "/qwen25")

@@ -49,7 +49,7 @@ print(h.server_address[1], flush=True)
 h.serve_forever()
 PY
 server=$!
-for _ in $(seq 100); do [ -s "$tmp/port" ] && break; sleep 0.1; done
+while kill -0 $server && [ ! -s "$tmp/port" ]; do sleep 0.1; done # however busy the machine is
 at=http://127.0.0.1:$(cat "$tmp/port")
 
 release 0.1.0 old.json 'echo "tern 0.1.0"' "$at"

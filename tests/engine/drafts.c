@@ -202,7 +202,7 @@ static void cases(const char *path, int n_threads, const char *policy, const cha
 /* TERN_TEST_ROUNDS: so many times as many (the target draft-test). */
 static int scaled(int n) {
     const char *rounds = getenv("TERN_TEST_ROUNDS");
-    return getenv("TERN_TEST_QUICK") ? n / 10 + 1 : rounds ? n * atoi(rounds) : n;
+    return rounds ? n * atoi(rounds) : fixture_level(n / 10 + 1, n / 3 + 1, n);
 }
 static uint64_t seed_of(uint64_t i) {
     const char *t = getenv("TERN_SEED");

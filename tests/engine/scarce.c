@@ -109,7 +109,7 @@ static long missing(const scene *k, long i, fixture_heard want[N_TEXTS]) {
 static void each(const scene *k) {
     static long n_scenes;
     fixture_heard want[N_TEXTS];
-    const long n = missing(k, -1, want), some = getenv("TERN_TEST_QUICK") ? 4 : 10,
+    const long n = missing(k, -1, want), some = fixture_level(4, 5, 10),
                step = k->every || getenv("TERN_TEST_ROUNDS") ? 1 : n / some + 1;
     for (long i = n_scenes++ % step; i < n; i += step, n_missed++) missing(k, i, want);
 }

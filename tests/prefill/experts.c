@@ -518,7 +518,7 @@ static void what_cannot_be_is_said(void **state) {
 
 static void allocations_fail(void **state) {
     (void)state;
-    for (long i = 0;; i += getenv("TERN_TEST_QUICK") ? 37 : 5) {
+    for (long i = 0;; i += fixture_level(37, 13, 5)) {
         scarce f = {.left = i};
         tern_hooks h;
         scarce_hooks(&h, &f);

@@ -100,7 +100,7 @@ static char *in_one_go(double bits, size_t *n) {
 static void killed_at_every_step(void **state) {
     (void)state;
     static const char *const archs[] = {"tiny-llama", "tiny-gemma", "tiny-qwen3moe", "tiny-qwen35"};
-    const int each = getenv("TERN_TEST_QUICK") ? 9 : 1;
+    const int each = fixture_level(9, 3, 1);
     for (size_t i = 0; i < sizeof archs / sizeof *archs; i++) {
         fixture_model(model, "model.gguf", archs[i], 7, 1);
         size_t n;
@@ -134,7 +134,7 @@ static void damaged(void **state) {
     assert_true(pack_killed(5, n_steps - 1));
     char *left = fixture_read(partial, &n_left);
     assert_true(finish(5, whole, n) > 1);
-    for (size_t i = 0; i < 24; i += getenv("TERN_TEST_QUICK") ? 9 : 1) {
+    for (size_t i = 0; i < 24; i += fixture_level(9, 3, 1)) {
         size_t at = i < 8 ? i * 16 : (n_left - 1) * (i - 7) / 16;
         left[at] ^= 1;
         fixture_write(partial, left, n_left);

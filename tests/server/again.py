@@ -7,7 +7,8 @@ import tempfile
 from served import MODEL, TERN, Server, same
 
 FOLDER = tempfile.TemporaryDirectory()
-N, ENOUGH = (1300, 500) if "TERN_TEST_QUICK" in os.environ else (4825, 2000)  # under a sanitizer
+# under a sanitizer; in the long form of `make check`; in `make test`
+N, ENOUGH = (1300, 500) if "TERN_TEST_QUICK" in os.environ else (4825, 2000) if "TERN_TEST_FULL" in os.environ else (2700, 1100)
 WORDS = "the owl saw a small grey cloud over the river and the fox went home before it rained on the hill".split()
 
 

@@ -361,7 +361,7 @@ def other_settings():
 
     with tempfile.TemporaryDirectory() as cache:
         package = os.path.join(cache, "own.tern")
-        subprocess.run([TERN, "pack", MODEL, "-o", package, "--calib", MODEL + "/calib.txt", "--calib-tokens", "512"], check=True, capture_output=True)
+        subprocess.run([TERN, "pack", MODEL, "-o", package, "--quick"], check=True, capture_output=True)
         want, none = with_settings([], cache)
         got, known = with_settings([], cache)
         assert (got, none) == (want, 0) and known > 200, (want, got, none, known)

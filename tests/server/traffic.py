@@ -52,7 +52,7 @@ def watcher(number):
         for path in ("/page/state", "/metrics", "/v1/models", "/slots", "/health", "/props", "/page/talks", "/"):
             ask("GET", path, None, (200, 204, 404, 501, 503))
         if i % 3 == 0:  # a timeline goes on until its window is closed
-            c = http.client.HTTPConnection("127.0.0.1", s.port, timeout=60)
+            c = http.client.HTTPConnection("127.0.0.1", s.port, timeout=1200)
             c.request("GET", "/page/timeline")
             c.getresponse().read(20)
             c.close()

@@ -22,6 +22,8 @@ LONG = "The little dog went to the park and saw a bird. " * 60  # more than a ch
 def program(*words, text=None):
     return subprocess.run([PROGRAM, *words], input=text, check=True, capture_output=True, text=True).stdout
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background of a shell ignores it
+
 
 class Base(unittest.TestCase):
     @classmethod
