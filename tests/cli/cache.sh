@@ -89,6 +89,7 @@ until [ "$(packages)" = 2 ]; do sleep 0.1; done
 # a damaged package goes with one notice: a short one before the answer, which does not suffer ...
 key=$("$tern" cache ls --json | python3 -c 'import json,sys; print(json.load(sys.stdin)[0]["key"])')
 package=$tmp/cache/tern/packages/$key.tern
+until "$tern" cache measure "$package" 2>"$tmp/err" && [ ! -s "$tmp/err" ]; do sleep 0.1; done # whoever packed it has measured, too
 truncate -s 5000 "$package"
 ask now || fail "a damaged package cost the answer"
 [ "$(grep -c damaged "$tmp/err")" = 1 ] || fail "no notice of the damage"
