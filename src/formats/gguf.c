@@ -262,7 +262,7 @@ static const pair *elements(const tn_gguf *g, const char *key, int64_t i, int64_
 bool tn_gguf_arr_strs(const tn_gguf *g, const char *key, int64_t i, int64_t n, const char **s,
                       size_t *bytes) {
     const pair *p = elements(g, key, i, n);
-    if (!p || p->type != GGUF_STRING) return false;
+    if (!p || (n && p->type != GGUF_STRING)) return false;
     for (int64_t e = 0; e < n; e++) {
         s[e] = p->strings[i + e].s;
         bytes[e] = p->strings[i + e].n;

@@ -278,6 +278,6 @@ void tn_packed_blocks(const tn_packed *p, uint64_t r, uint64_t n, tn_dtype type,
     for (uint64_t i = 0; i < n; i++, out += row_bytes) {
         tn_packed_row(p, r + i, values);
         if (tn_all_finite(values, (size_t)p->cols)) tn_quantise_q8_0(values, out, p->cols);
-        else memcpy(out, &no_number, sizeof no_number);
+        else memcpy(memset(out, 0, (size_t)row_bytes), &no_number, sizeof no_number);
     }
 }

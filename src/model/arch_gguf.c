@@ -505,7 +505,7 @@ static tern_status gguf_experts(keys *k, const tn_arch *a, tn_hparams *h) {
     }
     char name[128];
     int32_t first = h->n_dense;
-    while (first + 1 < h->n_layers && !tn_layer_feeds(h, first)) first++;
+    while (first < h->n_layers - 1 && !tn_layer_feeds(h, first)) first++;
     snprintf(name, sizeof name, "blk.%d.exp_probs_b.bias", first);
     h->experts_bias =
         (a->experts_sigmoid || a->experts_biased || a->experts_said) && tn_gguf_tensor(k->g, name);

@@ -60,8 +60,10 @@ tern_status tn_arch_ling_hf(const json_t *o, const char *file, tn_hparams *h, te
     for (int i = 0; i < 3; i++)
         TN_FAIL_IF(!json_is_true(json_object_get(o, flags[i])), err, TERN_E_UNSUPPORTED,
                    "%s: '%s' is not true, which is not supported", file, flags[i]);
-    TN_FAIL_IF(!(json_number_value(floor) < 0), err, TERN_E_UNSUPPORTED,
-               "%s: 'kda_lower_bound' is not below 0, which is not supported", file);
+    TN_FAIL_IF(!(json_number_value(floor) < 0) || json_number_value(floor) < -TN_MAX_DEEPEST, err,
+               TERN_E_UNSUPPORTED,
+               "%s: 'kda_lower_bound' is not below 0, or below %d, which is not supported", file,
+               -TN_MAX_DEEPEST);
     TN_FAIL_IF(!json_is_string(gate) || strcmp(json_string_value(gate), "head_wise"), err, TERN_E_UNSUPPORTED,
                "%s: 'gated_attention_proj_granularity_type' is not 'head_wise', which is not supported",
                file);
@@ -92,10 +94,10 @@ tern_status tn_arch_ling_gguf(const tn_gguf *g, int32_t d, tn_hparams *h, tern_e
     const bool bad =
         tn_gguf_has(g, "bailingmoe3.kda.safe_gate") && !tn_gguf_bool(g, "bailingmoe3.kda.safe_gate", &safe);
     (void)tn_gguf_f64(g, "bailingmoe3.kda.gate_lower_bound", &floor);
-    TN_FAIL_IF(bad || !safe || !(floor < 0), err, TERN_E_UNSUPPORTED,
-               "%s: decays without a floor below 0 ('bailingmoe3.kda.safe_gate' and "
+    TN_FAIL_IF(bad || !safe || !(floor < 0) || floor < -TN_MAX_DEEPEST, err, TERN_E_UNSUPPORTED,
+               "%s: decays without a floor from %d to below 0 ('bailingmoe3.kda.safe_gate' and "
                "'bailingmoe3.kda.gate_lower_bound') are not supported",
-               tn_gguf_path(g));
+               tn_gguf_path(g), -TN_MAX_DEEPEST);
     tn_arch_kda(h, h->n_heads, d, floor);
     return limits_gguf(g, h, err);
 }

@@ -198,8 +198,8 @@ static const char qwen3_pair[] =
     "{query}\n<Document>: "
     "{document}<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n";
 
-/* Does a text of the folder say it? Not where there is none, or one that is far too long. */
-static tern_status says(const char *folder, const char *name, const char *what, bool *found,
+/* Does a text of the folder say it (begins: at the beginning of a line)? Not where there is none, or one that is far too long. */
+static tern_status says(const char *folder, const char *name, const char *what, bool begins, bool *found,
                         tern_error *err) {
     char path[4096], *text;
     size_t n;
@@ -208,7 +208,10 @@ static tern_status says(const char *folder, const char *name, const char *what, 
     snprintf(path, sizeof path, "%s/%s", folder, name);
     const tern_status st = tn_file_slurp(path, 1 << 20, &text, &n, err);
     if (st != TERN_OK) return st == TERN_E_LIMIT ? TERN_OK : st;
-    *found = memmem(text, n, what, strlen(what));
+    const char *at = memmem(text, n, what, strlen(what));
+    while (begins && at && at > text && at[-1] != '\n')
+        at = memmem(at + 1, n - (size_t)(at + 1 - text), what, strlen(what));
+    *found = at;
     free(text);
     return TERN_OK;
 }
@@ -219,13 +222,16 @@ static tern_status tell_scores(const char *folder, tn_model_file *f, tn_hparams 
     const bool by_modules = f->score_rows[0] != f->score_rows[1];
     bool named = false;
     if (!may_write_scores(f->arch)) return TERN_OK;
-    TN_TRY(says(folder, "README.md", "# Qwen3-Reranker", &named, err));
+    TN_TRY(says(folder, "README.md", "# Qwen3-Reranker", true, &named, err));
     if (!by_modules && !named) return TERN_OK;
-    if (!named) TN_TRY(says(folder, "chat_template.jinja", "Judge whether the Document meets", &named, err));
+    if (!named)
+        TN_TRY(says(folder, "chat_template.jinja", "Judge whether the Document meets", false, &named, err));
     TN_FAIL_IF(!named, err, TERN_E_UNSUPPORTED,
                "%s: how it wants a question and a text is not known (no Qwen3-Reranker by its README.md or "
                "chat_template.jinja)",
                folder);
+    TN_FAIL_IF(tn_file_tensor(f, "score.weight"), err, TERN_E_UNSUPPORTED,
+               "%s: a reranker with a head of its own (score.weight), which is not read", folder);
     TN_FAIL_IF(!t, err, TERN_E_UNSUPPORTED, "%s: a reranker without a tokenizer", folder);
     static const char *const words[] = {"yes", "no"};
     for (int i = 0; i < 2 && !by_modules; i++) {

@@ -197,8 +197,9 @@ static tern_status find_place(tn_source *s, int layer, tn_role role, tern_error 
                "%s: tensor %s at offset %" PRIu64 " is %" PRIu64 " x %" PRIu64
                ", the hyperparameters want %" PRIu64 " x %" PRIu64,
                t->file, t->name, t->off_bytes, t->dims[0], t->dims[1], n0, n1);
+    const bool one_row = t->packed && t->packed->rows == 1; /* of a product with one output */
     TN_FAIL_IF((rows == 1 || p->turned || (p->crossed && t->packed)) &&
-                   (tn_dtype_block(t->dtype) != 1 || t->packed),
+                   (tn_dtype_block(t->dtype) != 1 || t->packed) && !(one_row && !p->turned && !p->crossed),
                err, TERN_E_UNSUPPORTED, "%s: vector %s at offset %" PRIu64 " is stored as %s", t->file,
                t->name, t->off_bytes, t->packed ? s->packing : tn_dtype_name(t->dtype));
     bool is_norm = role == TN_W_OUT_NORM || role == TN_W_ATTN_NORM || role == TN_W_FFN_NORM ||
@@ -681,7 +682,8 @@ tern_status tn_source_read_from(const tn_source *s, int layer, tn_role role, con
         return check_whole(s, err);
     }
     if (rows == 1) { /* a vector; elements are its rows when it is part of a fused one or permuted */
-        for (int64_t i = 0; i < cols; i++)
+        if (p->t->packed) tn_packed_row(p->t->packed, 0, dst);
+        for (int64_t i = 0; i < cols && !p->t->packed; i++)
             tn_dequantise(d,
                           tensor + (uint64_t)tn_place_row(&s->file, p, i) * (uint64_t)tn_dtype_block_bytes(d),
                           dst + i, 1);

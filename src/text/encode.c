@@ -305,7 +305,8 @@ static tern_status encode_piece(void *user, const char *text, size_t n) {
     }
     const size_t before = e->n;
     TN_TRY(merge_piece(e, p, n));
-    if (may_be && n <= TN_TOK_MAX_DIRECT && e->n > before && before < e->cap && e->ids[before] == (int32_t)id)
+    if (may_be && n <= TN_TOK_MAX_DIRECT && e->n == before + 1 && before < e->cap &&
+        e->ids[before] == (int32_t)id)
         tn_tok_set_direct(t, id);
     return TERN_OK;
 }

@@ -96,7 +96,9 @@ def awq(w, bits, group):
 def mlx(w, bits, group):
     parts = w.reshape(len(w), -1, group)
     low, high = parts.min(2), parts.max(2)
-    scales, biases = bf16(np.maximum((high - low) / (2**bits - 1), 1e-6)), bf16(low)
+    down = np.arange(low.shape[1]) % 2 > 0  # mlx-lm counts from the end that is farther from 0, down with a negative scale
+    scales = bf16(np.where(down, -1, 1) * np.maximum((high - low) / (2**bits - 1), 1e-6))
+    biases = bf16(np.where(down, high, low))
     s, b = ((x.astype(np.uint32) << 16).view("<f4")[:, :, None] for x in (scales, biases))
     q = np.clip(np.rint((parts - b) / s), 0, 2**bits - 1)
     return {"weight": stream(q.reshape(w.shape), bits), "scales": scales, "biases": biases}, (s * q.astype("<f4") + b).reshape(w.shape)
@@ -129,10 +131,10 @@ def folders(tmp, name, source, config, pack, chosen):
     return tmp / name, tmp / (name + "-plain"), packed
 
 
-def experts(tmp, text, bits):
-    """A small random mixture of experts as mlx-lm writes it, their matrices one after another (0 bits: as they are), beside a folder of its values."""
+def experts(tmp, text, bits, shared=False):
+    """A small random mixture of experts as mlx-lm writes it, their matrices one after another (0 bits: as they are), beside a folder of its values. shared: with a shared expert, whose gate is a product of one output."""
     e, ff, n, heads, d, packed, plain = 64, 96, 4, 4, 16, {}, {}
-    name = f"experts{bits}"
+    name = f"experts{bits}" + ("-shared" if shared else "")
 
     def put(module, shape):
         w = rng.standard_normal(shape) * (0.3 if "embed" in module else shape[-1] ** -0.5 * 2)
@@ -154,11 +156,17 @@ def experts(tmp, text, bits):
         put(p + "mlp.gate", (n, e))
         for part, shape in (("gate", (n, ff, e)), ("up", (n, ff, e)), ("down", (n, e, ff))):
             put(p + f"mlp.switch_mlp.{part}_proj", shape)
-        for norm, size in (("input_layernorm", e), ("post_attention_layernorm", e), ("self_attn.q_norm", d), ("self_attn.k_norm", d)):
+        for part, shape in (("shared_expert.gate_proj", (ff, e)), ("shared_expert.up_proj", (ff, e)), ("shared_expert.down_proj", (e, ff)), ("shared_expert_gate", (1, e))) if shared else ():
+            put(p + "mlp." + part, shape)
+        for part, size in (("q", heads * d), ("k", 2 * d), ("v", 2 * d)) if shared else ():
+            packed[p + f"self_attn.{part}_proj.bias"] = plain[p + f"self_attn.{part}_proj.bias"] = np.zeros(size, "<f4")
+        for norm, size in (("input_layernorm", e), ("post_attention_layernorm", e)) + (() if shared else (("self_attn.q_norm", d), ("self_attn.k_norm", d))):
             packed[f"{p}{norm}.weight"] = plain[f"{p}{norm}.weight"] = np.ones(size, "<f4")
     packed["model.norm.weight"] = plain["model.norm.weight"] = np.ones(e, "<f4")
     config = {"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "hidden_size": e, "head_dim": d, "num_hidden_layers": 2, "intermediate_size": ff,
               "moe_intermediate_size": ff, "num_experts": n, "num_experts_per_tok": 2, "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": []}
+    if shared:
+        config.update(architectures=["Qwen2MoeForCausalLM"], model_type="qwen2_moe", shared_expert_intermediate_size=ff)
     words = {"group_size": 32, "bits": bits, "model.layers.1.mlp.switch_mlp.up_proj": {"group_size": 32, "bits": bits}} if bits else None
     save(tmp / name, packed, dict(config, quantization=words))
     save(tmp / (name + "-plain"), plain, config)
@@ -215,6 +223,7 @@ def main(tmp):
             sys.exit(f"FAILED: {name}: {blocks} in blocks, {got[1]['perplexity']} in floats")
         print(f"{name}: {got[0]}, {blocks} in blocks")
     experts(tmp, text, 0)
+    experts(tmp, text, 4, shared=True)
     stacked, config = experts(tmp, text, 4)
     run("pack", tmp / "experts4", "-o", tmp / "x.tern", "--quick")
 

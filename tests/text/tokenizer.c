@@ -194,6 +194,21 @@ static void words_seen_before(void **state) {
         assert_true(ids[0] == 256 && ids[1] == 'Y');
     }
     tn_tokenizer_close(&t);
+    /* an unknown letter becomes the token whose text the word is, and more follows */
+    static const char *const tokens[] = {"<unk>", "u", "n", "k", ">", "un"};
+    static const size_t bytes[] = {5, 1, 1, 1, 1, 2};
+    static const float scores[] = {-9, -1, -1, -1, -1, -.5f};
+    tn_tokenizer_spec spec;
+    tn_tokenizer_spec_defaults(&spec, TN_TOK_BPE_SPM, NULL);
+    spec.tokens = tokens, spec.token_bytes = bytes, spec.scores = scores, spec.n_vocab = 6, spec.unk = 0;
+    spec.add_bos = spec.add_space_prefix = false;
+    t = open_spec(&spec);
+    for (int time = 0; time < 3; time++) {
+        int32_t ids[ID_CAP];
+        assert_int_equal(encode(t, "<unk>", 5, false, ids), 4);
+        assert_true(ids[0] == 0 && ids[1] == 5 && ids[2] == 3 && ids[3] == 4);
+    }
+    tn_tokenizer_close(&t);
 }
 
 /* Scores instead of merges: the result with the best score wins, whatever makes it. */
