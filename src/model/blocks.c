@@ -252,7 +252,7 @@ static tern_status check_numbers(const load_job *j, tern_error *err) {
     const tn_packed *p = bad >= 0 && t->packed ? tn_source_packed_row(j->src, j->layer, j->role, &row) : NULL;
     TN_FAIL_IF(p, err, TERN_E_FORMAT,
                "%s: tensor %s at offset %" PRIu64 " has a scale or an offset in row %lld that is no number "
-                                                  "of 16 bits (--scheme float reads larger ones)",
+               "of 16 bits (--scheme float reads larger ones)",
                p->q.file, p->q.name, p->q.off_bytes, (long long)row);
     TN_FAIL_IF(bad >= 0, err, TERN_E_FORMAT,
                "%s: tensor %s at offset %" PRIu64

@@ -782,7 +782,7 @@ static void configs_of_ling(void **state) {
         {"{\"kda_safe_gate\":false}", TERN_E_UNSUPPORTED, "'kda_safe_gate' is not true"},
         {"{\"kda_lower_bound\":0}", TERN_E_UNSUPPORTED, "'kda_lower_bound' is not below 0"},
         {"{\"kda_lower_bound\":\"-5\"}", TERN_E_UNSUPPORTED, "'kda_lower_bound' is not below 0"},
-        {"{\"kda_lower_bound\":-65}", TERN_E_UNSUPPORTED, "4 heads of 16 values"},
+        {"{\"kda_lower_bound\":-65}", TERN_E_UNSUPPORTED, "or below -64"},
         {"{\"moe_router_enable_expert_bias\":false}", TERN_E_UNSUPPORTED,
          "'moe_router_enable_expert_bias' is not true"},
         {"{\"gated_attention_proj_granularity_type\":\"element_wise\"}", TERN_E_UNSUPPORTED,
