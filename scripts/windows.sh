@@ -129,7 +129,7 @@ serve() { # name, program
     shift
     "$@" serve models/tern-tiny --port 0 --cache-size 0 >"$tmp/$name.out" 2>"$tmp/$name.err" &
     served+=($!)
-    for i in $(seq 600); do ! grep -q "http://127.0.0.1" "$tmp/$name.err" || break; kill -0 $! 2>/dev/null || break; sleep 0.1; done
+    for i in $(seq 3000); do ! grep -q "http://127.0.0.1" "$tmp/$name.err" || break; kill -0 $! 2>/dev/null || break; sleep 0.1; done
     port=$(sed -n 's/.*http:\/\/127.0.0.1:\([0-9]*\).*/\1/p' "$tmp/$name.err")
     [ -n "$port" ] || { cat "$tmp/$name.err"; fail "$name does not serve"; }
 }
