@@ -70,7 +70,7 @@ static tern_status read_dense(tn_ctx *ctx, const char *folder, const char *where
     return TERN_OK;
 }
 
-static bool is_there(const char *folder, const char *name) {
+bool tn_folder_has(const char *folder, const char *name) {
     char path[4096];
     struct stat sb;
     return (size_t)snprintf(path, sizeof path, "%s/%s", folder, name) < sizeof path && !stat(path, &sb);
@@ -140,7 +140,7 @@ static tern_status read_modules(tn_ctx *ctx, const char *folder, const json_t *m
         if (k == DENSE) TN_TRY(read_dense(ctx, folder, where, &f->dense[n++], err));
         if (k == LOGITS) TN_TRY(read_score_rows(folder, where, f, h, err));
     }
-    TN_FAIL_IF(!n && f->arch->hf_names[TN_W_DENSE_1] && is_there(folder, "2_Dense"), err, TERN_E_FORMAT,
+    TN_FAIL_IF(!n && f->arch->hf_names[TN_W_DENSE_1] && tn_folder_has(folder, "2_Dense"), err, TERN_E_FORMAT,
                "%s: has products after pooling (2_Dense) that no modules.json names", folder);
     const tn_tensor *t = n ? tn_file_tensor(f, TN_FOLDER_DENSE_1) : NULL;
     TN_FAIL_IF(n == 1 || (n && !t), err, TERN_E_UNSUPPORTED,
@@ -204,7 +204,7 @@ static tern_status says(const char *folder, const char *name, const char *what, 
     char path[4096], *text;
     size_t n;
     *found = false;
-    if (!is_there(folder, name)) return TERN_OK;
+    if (!tn_folder_has(folder, name)) return TERN_OK;
     snprintf(path, sizeof path, "%s/%s", folder, name);
     const tern_status st = tn_file_slurp(path, 1 << 20, &text, &n, err);
     if (st != TERN_OK) return st == TERN_E_LIMIT ? TERN_OK : st;
@@ -249,7 +249,7 @@ tern_status tn_folder_tokenizer(tn_ctx *ctx, const char *folder, tn_model_file *
     static const char *const vocabularies[] = {"tokenizer.json", "tokenizer.model", "merges.txt",
                                                TN_RWKV_VOCAB};
     for (size_t i = 0; i < sizeof vocabularies / sizeof *vocabularies && !*out; i++)
-        if (is_there(folder, vocabularies[i])) TN_TRY(tn_tokenizer_open_hf(ctx, folder, out, err));
+        if (tn_folder_has(folder, vocabularies[i])) TN_TRY(tn_tokenizer_open_hf(ctx, folder, out, err));
     return f->arch->head ? TERN_OK : tell_scores(folder, f, h, *out, err);
 }
 

@@ -19,4 +19,7 @@ bool tn_file_embeds(tn_ctx *ctx, const char *path);
 /* ... one that reads a question with a text and gives the two one score? */
 bool tn_file_reranks(tn_ctx *ctx, const char *path);
 
+/* Whether a folder holds a file or folder of that name. */
+bool tn_folder_has(const char *folder, const char *name);
+
 #endif

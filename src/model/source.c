@@ -197,11 +197,11 @@ static tern_status find_place(tn_source *s, int layer, tn_role role, tern_error 
                "%s: tensor %s at offset %" PRIu64 " is %" PRIu64 " x %" PRIu64
                ", the hyperparameters want %" PRIu64 " x %" PRIu64,
                t->file, t->name, t->off_bytes, t->dims[0], t->dims[1], n0, n1);
-    const bool one_row = t->packed && t->packed->rows == 1; /* of a product with one output */
-    TN_FAIL_IF((rows == 1 || p->turned || (p->crossed && t->packed)) &&
-                   (tn_dtype_block(t->dtype) != 1 || t->packed) && !(one_row && !p->turned && !p->crossed),
-               err, TERN_E_UNSUPPORTED, "%s: vector %s at offset %" PRIu64 " is stored as %s", t->file,
-               t->name, t->off_bytes, t->packed ? s->packing : tn_dtype_name(t->dtype));
+    const bool in_blocks = tn_dtype_block(t->dtype) != 1 && (rows == 1 || p->turned);
+    const bool is_packed = t->packed && (p->turned || p->crossed || (rows == 1 && t->packed->rows != 1));
+    TN_FAIL_IF(in_blocks || is_packed, err, TERN_E_UNSUPPORTED,
+               "%s: vector %s at offset %" PRIu64 " is stored as %s", t->file, t->name, t->off_bytes,
+               t->packed ? s->packing : tn_dtype_name(t->dtype));
     bool is_norm = role == TN_W_OUT_NORM || role == TN_W_ATTN_NORM || role == TN_W_FFN_NORM ||
                    role == TN_W_ATTN_POST_NORM || role == TN_W_FFN_POST_NORM || role == TN_W_Q_NORM ||
                    role == TN_W_K_NORM || (tn_role_of_next(role) && rows == 1);
@@ -402,12 +402,6 @@ static tern_status open_gguf(tn_source *s, const char *path, bool head, tern_err
     return tn_gguf_tokenizer(s->ctx, s->gguf, &s->tokenizer, err);
 }
 
-static bool exists(const char *folder, const char *name) {
-    char path[4096];
-    struct stat sb;
-    return (size_t)snprintf(path, sizeof path, "%s/%s", folder, name) < sizeof path && !stat(path, &sb);
-}
-
 static bool has_next(const tn_safetensors *st) {
     for (size_t i = 0; i < tn_safetensors_n_tensors(st); i++)
         if (!strncmp(tn_safetensors_tensor_at(st, i)->name, "mtp.", 4)) return true;
@@ -468,9 +462,9 @@ static tern_status open_folder(tn_source *s, const char *path, bool head, tern_e
     TN_FAIL_IF((size_t)snprintf(file, sizeof file, "%s/config.json", path) >= sizeof file, err,
                TERN_E_INVALID, "%s: path too long", path);
     json_t *config = NULL, *whole;
-    TN_FAIL_IF(!exists(path, "config.json") && exists(path, "adapter_config.json"), err, TERN_E_INVALID,
-               "%s: an adapter, not a model: open its model with the option lora", path);
-    if (!exists(path, "config.json")) return no_config(path, err);
+    TN_FAIL_IF(!tn_folder_has(path, "config.json") && tn_folder_has(path, "adapter_config.json"), err,
+               TERN_E_INVALID, "%s: an adapter, not a model: open its model with the option lora", path);
+    if (!tn_folder_has(path, "config.json")) return no_config(path, err);
     TN_TRY(tn_json_read(file, 0, &whole, err));
     tn_packing_plan plan;
     tern_status st = tn_wrapped_config(whole, file, &config, err);
@@ -683,10 +677,11 @@ tern_status tn_source_read_from(const tn_source *s, int layer, tn_role role, con
     }
     if (rows == 1) { /* a vector; elements are its rows when it is part of a fused one or permuted */
         if (p->t->packed) tn_packed_row(p->t->packed, 0, dst);
-        for (int64_t i = 0; i < cols && !p->t->packed; i++)
-            tn_dequantise(d,
-                          tensor + (uint64_t)tn_place_row(&s->file, p, i) * (uint64_t)tn_dtype_block_bytes(d),
-                          dst + i, 1);
+        else
+            for (int64_t i = 0; i < cols; i++)
+                tn_dequantise(
+                    d, tensor + (uint64_t)tn_place_row(&s->file, p, i) * (uint64_t)tn_dtype_block_bytes(d),
+                    dst + i, 1);
         TN_TRY(check_whole(s, err));
         TN_TRY(check_finite(p, dst, cols, 0, err));
         for (int64_t i = 0; p->plus_one && i < cols; i++) dst[i] += 1.0f;

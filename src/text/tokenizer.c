@@ -288,12 +288,6 @@ static size_t token_to_bytes(tn_tok_kind kind, uint8_t type, const char *text, s
     return n;
 }
 
-/* Returns the id of text given in the vocabulary's own spelling. */
-static uint32_t find_spelled(const tn_tokenizer *t, const char *text, size_t n, uint8_t *scratch) {
-    size_t m = token_to_bytes(t->kind, TN_TOKEN_NORMAL, text, n, scratch);
-    return tn_tok_lookup(t, scratch, m);
-}
-
 enum {
     MAX_SPLITS = 128,    /* places of a merge that are tried: a merge of only spaces has many */
     SLOTS_AHEAD = 16,    /* merges between asking for a slot of the table and the merge's turn */
@@ -301,73 +295,72 @@ enum {
     MAX_AHEAD_BYTES = 64 /* longer merges are not asked for ahead */
 };
 
-/* The tokens of a merge that is soon looked up, as bytes: most of the time goes by waiting for the table and for the texts
- * of tokens, which lie anywhere. */
-typedef struct soon {
-    bool is_short; /* else it is not asked for ahead */
-    uint8_t n[2];  /* bytes of the left token, and of the right one after it */
-    uint8_t bytes[MAX_AHEAD_BYTES];
+/* A merge cut at one of its spaces, as the bytes that its two tokens stand for. */
+typedef struct halves {
+    size_t n[2];          /* bytes of the left token, and of the right one after it */
+    const uint8_t *bytes; /* of both */
     uint64_t hash[2];
-} soon;
+} halves;
 
-static void ask_for_slots(const tn_tokenizer *t, const char *m, size_t n, soon *next) {
-    const char *sp = memchr(m, ' ', n);
-    next->is_short = sp && n <= MAX_AHEAD_BYTES;
-    if (!next->is_short) return;
-    uint8_t *left = next->bytes;
-    const size_t n_left = token_to_bytes(t->kind, TN_TOKEN_NORMAL, m, (size_t)(sp - m), left);
-    const size_t n_right =
-        token_to_bytes(t->kind, TN_TOKEN_NORMAL, sp + 1, n - 1 - (size_t)(sp - m), left + n_left);
-    next->n[0] = (uint8_t)n_left;
-    next->n[1] = (uint8_t)n_right;
-    next->hash[0] = tn_tok_hash(t, left, n_left);
-    next->hash[1] = tn_tok_hash(t, left + n_left, n_right);
-    for (int side = 0; side < 2; side++) __builtin_prefetch(&t->table[next->hash[side] & t->table_mask]);
+static halves cut_at(const tn_tokenizer *t, const char *m, size_t n, const char *space, uint8_t *bytes) {
+    const size_t n_left = (size_t)(space - m);
+    halves h = {.bytes = bytes};
+    h.n[0] = token_to_bytes(t->kind, TN_TOKEN_NORMAL, m, n_left, bytes);
+    h.n[1] = token_to_bytes(t->kind, TN_TOKEN_NORMAL, space + 1, n - 1 - n_left, bytes + h.n[0]);
+    h.hash[0] = tn_tok_hash(t, bytes, h.n[0]);
+    h.hash[1] = tn_tok_hash(t, bytes + h.n[0], h.n[1]);
+    return h;
 }
 
-static void ask_for_texts(const tn_tokenizer *t, const soon *next) {
-    for (int side = 0; side < 2 && next->is_short; side++) {
-        const uint32_t id = (uint32_t)t->table[next->hash[side] & t->table_mask];
-        if (id) __builtin_prefetch(t->bytes + t->off[id - 1]);
-    }
-}
-
-/* A merge that was asked for ahead. false: with its first space it does not name three known tokens. before: the token that
- * the merge before it makes; vocabularies usually go on from one to the next. */
-static bool merge_soon(const tn_tokenizer *t, const soon *next, uint32_t before, tn_merge *out) {
-    if (!next->is_short) return false;
-    const size_t n = (size_t)next->n[0] + next->n[1];
-    const uint32_t l = tn_tok_lookup_hashed(t, next->bytes, next->n[0], next->hash[0]);
+/* The merge of two known tokens to a known one; false: they are not. before: the token that the merge before it makes;
+ * vocabularies usually go on from one to the next. */
+static bool merge_known(const tn_tokenizer *t, const halves *h, uint32_t before, tn_merge *out) {
+    const size_t n = h->n[0] + h->n[1];
+    const uint32_t l = tn_tok_lookup_hashed(t, h->bytes, h->n[0], h->hash[0]);
     if (l == TN_TOK_NONE) return false;
-    const uint32_t r = tn_tok_lookup_hashed(t, next->bytes + next->n[0], next->n[1], next->hash[1]);
+    const uint32_t r = tn_tok_lookup_hashed(t, h->bytes + h->n[0], h->n[1], h->hash[1]);
     if (r == TN_TOK_NONE) return false;
     uint32_t both = before + 1;
     size_t n_both;
     const uint8_t *text = both < t->n_vocab ? tn_tok_text(t, both, &n_both) : NULL;
-    if (t->has_twins || !text || n_both != n || memcmp(text, next->bytes, n) || !tn_tok_mergeable(t, both))
-        both = tn_tok_lookup(t, next->bytes, n);
+    if (t->has_twins || !text || n_both != n || memcmp(text, h->bytes, n) || !tn_tok_mergeable(t, both))
+        both = tn_tok_lookup(t, h->bytes, n);
     *out = (tn_merge){l, r, both};
     return both != TN_TOK_NONE;
 }
 
+/* A merge that is soon looked up, cut at its first space: most of the time goes by waiting for the table and for the texts
+ * of tokens, which lie anywhere. */
+typedef struct soon {
+    bool is_short; /* else it is not asked for ahead */
+    halves cut;
+    uint8_t bytes[MAX_AHEAD_BYTES];
+} soon;
+
+static void ask_for_slots(const tn_tokenizer *t, const char *m, size_t n, soon *next) {
+    const char *space = memchr(m, ' ', n);
+    next->is_short = space && n <= MAX_AHEAD_BYTES;
+    if (!next->is_short) return;
+    next->cut = cut_at(t, m, n, space, next->bytes);
+    for (int side = 0; side < 2; side++) __builtin_prefetch(&t->table[next->cut.hash[side] & t->table_mask]);
+}
+
+static void ask_for_texts(const tn_tokenizer *t, const soon *next) {
+    for (int side = 0; side < 2 && next->is_short; side++) {
+        const uint32_t id = (uint32_t)t->table[next->cut.hash[side] & t->table_mask];
+        if (id) __builtin_prefetch(t->bytes + t->off[id - 1]);
+    }
+}
+
 /* The tokens of merge m, which usually has one space; where tokens contain spaces, the place that yields three known
- * ones. false: they are not known. scratch [2 * n] */
-static bool merge_of(const tn_tokenizer *t, const char *m, size_t n, uint8_t *scratch, tn_merge *out) {
-    const char *end = m + n;
-    int n_tries = 0;
-    for (const char *sp = m; n_tries < MAX_SPLITS && (sp = memchr(sp, ' ', (size_t)(end - sp))); sp++) {
-        n_tries++;
-        uint32_t l = find_spelled(t, m, (size_t)(sp - m), scratch);
-        uint32_t r = l == TN_TOK_NONE ? l : find_spelled(t, sp + 1, (size_t)(end - sp - 1), scratch);
-        if (r == TN_TOK_NONE) continue;
-        size_t nl, nr;
-        const uint8_t *pl = tn_tok_text(t, l, &nl), *pr = tn_tok_text(t, r, &nr);
-        memcpy(scratch, pl, nl);
-        memcpy(scratch + nl, pr, nr);
-        uint32_t both = tn_tok_lookup(t, scratch, nl + nr);
-        if (both == TN_TOK_NONE) continue;
-        *out = (tn_merge){l, r, both};
-        return true;
+ * ones. false: they are not known. scratch [n] */
+static bool merge_of(const tn_tokenizer *t, const char *m, size_t n, uint32_t before, uint8_t *scratch,
+                     tn_merge *out) {
+    const char *end = m + n, *space = m;
+    for (int n_tries = 0; n_tries < MAX_SPLITS && (space = memchr(space, ' ', (size_t)(end - space)));
+         n_tries++, space++) {
+        const halves h = cut_at(t, m, n, space, scratch);
+        if (merge_known(t, &h, before, out)) return true;
     }
     return false;
 }
@@ -378,7 +371,7 @@ static tern_status add_merges(tn_tokenizer *t, const tn_tokenizer_spec *s, tern_
     soon next[SLOTS_AHEAD];
     for (size_t i = 0; i < s->n_merges; i++)
         if (s->merge_bytes[i] > longest) longest = s->merge_bytes[i];
-    uint8_t *scratch = alloc(t, longest, 2);
+    uint8_t *scratch = alloc(t, longest, 1);
     t->merges = alloc(t, s->n_merges, sizeof *t->merges);
     TN_BAIL_IF(!scratch || !t->merges, err, TERN_E_MEMORY, "out of memory for %zu merges", s->n_merges);
     for (size_t i = 0; i < s->n_merges + SLOTS_AHEAD; i++) {
@@ -386,8 +379,9 @@ static tern_status add_merges(tn_tokenizer *t, const tn_tokenizer_spec *s, tern_
                      now = i - SLOTS_AHEAD; /* huge until they begin */
         const uint32_t before = t->n_merges ? t->merges[t->n_merges - 1].result : 0;
         tn_merge *one = &t->merges[t->n_merges];
-        if (now < s->n_merges && (merge_soon(t, &next[now % SLOTS_AHEAD], before, one) ||
-                                  merge_of(t, s->merges[now], s->merge_bytes[now], scratch, one)))
+        const soon *cut = &next[now % SLOTS_AHEAD];
+        if (now < s->n_merges && ((cut->is_short && merge_known(t, &cut->cut, before, one)) ||
+                                  merge_of(t, s->merges[now], s->merge_bytes[now], before, scratch, one)))
             t->n_merges++;
         if (i < s->n_merges) ask_for_slots(t, s->merges[i], s->merge_bytes[i], &next[i % SLOTS_AHEAD]);
         if (texts < s->n_merges) ask_for_texts(t, &next[texts % SLOTS_AHEAD]);
