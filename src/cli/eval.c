@@ -41,6 +41,7 @@ static int open_other(const command *c, const model_args *like, const char *mode
         a.o.attention = "full";
         a.o.attention_preset = NULL;
         a.o.attention_decode = false;
+        a.o.given = 0; /* which options have no effect is said of the model asked about */
     }
     a.o.scheme = NULL; /* float arithmetic of the model asked about */
     return cli_open_engine(c, &a, out);

@@ -49,6 +49,8 @@ echo "the inn" | "$tern" tokenize -m "$tmp/m.gguf" --ids | cmp - "$tmp/got" || {
 kept() { XDG_CACHE_HOME=$tmp/kept "$tern" cache "$@"; }
 kept add qwen2-small 2>"$tmp/err" && kept ls >"$tmp/got" && grep -q "^1 package, " "$tmp/got" || { cat "$tmp/err" "$tmp/got"; echo "FAILED: cache add of a name"; exit 1; }
 "$tern" eval qwen2-large --task ppl --data models/tern-tiny/demo.txt --pack never --kl qwen2-small >"$tmp/got" 2>"$tmp/err" && grep -q "KL 0.00000" "$tmp/got" || { cat "$tmp/err" "$tmp/got"; echo "FAILED: eval --kl of a name"; exit 1; }
+"$tern" eval "$tmp/named.tern" --task ppl --data models/tern-tiny/demo.txt --kl "$tmp/named.tern" --set attention=shadow --set ratio=50 >"$tmp/got" 2>"$tmp/err" && ! grep -q "no effect" "$tmp/err" ||
+    { cat "$tmp/err" "$tmp/got"; echo "FAILED: an option of the model asked about is said to have no effect on the one it is compared with"; exit 1; }
 export TERN_MODELS=$tmp/none
 
 # Control characters of a word are told and not sent.

@@ -859,7 +859,7 @@ def main():
             if not numbers and module:
                 raise SystemExit(f"{name}: no call of kind {kind} from {module}: the shim does not work")
             many = (most or [40])[0]
-            for n in some(numbers, many if "TERN_TEST_FULL" in os.environ else -(-many // 3)):
+            for n in some(numbers, many if "TERN_TEST_FULL" in os.environ else -(-many // 5)):
                 b.one(by_name[name], kind, module, n)
         return b.close("torture")
     seed = int(os.environ.get("TERN_SEED", time.time()))

@@ -3,6 +3,7 @@
 on models and texts that nothing was tuned on (docs/record/performance.md, "What a pack tells and what is true").
 
     kinds.py KIND OUT [--minutes 9] [--wikitext FILE]      KIND: english, chinese, code, chat, mixture, hybrid
+    kinds.py KIND OUT --more --ctx 2048 --rows 2           goes on from OUT's checkpoint in longer contexts
 
 OUT gets train.txt and test.txt (the second is kept apart), a tokenizer of its own, the checkpoint, and hf/, the folder that tern opens.
 chinese wants debian-reference-zh-cn and manpages-zh; code reads Python's library; chat asks English manual pages what they are about.
@@ -102,7 +103,9 @@ def main():
     ap.add_argument("out")
     ap.add_argument("--minutes", type=float, default=9)
     ap.add_argument("--wikitext", default="wikitext2_train_part.txt")
-    ap.add_argument("--rows", type=int, default=16, help="rows of 256 tokens in a step")
+    ap.add_argument("--rows", type=int, default=16, help="rows of a step")
+    ap.add_argument("--ctx", type=int, default=256, help="tokens of a row")
+    ap.add_argument("--more", action="store_true", help="begin with the checkpoint in OUT")
     a = ap.parse_args()
     torch.set_num_threads(1)
     os.makedirs(a.out, exist_ok=True)
@@ -115,9 +118,11 @@ def main():
         ids = torch.tensor(tok.encode(f.read()))
     cfg = config(a.kind, len(tok.vocab))
     sh = T.Shared(cfg, 1, 1, "cpu")
+    if a.more:
+        sh.w.copy_(torch.load(f"{a.out}/ckpt.pt")["w"])
     p = sh.params(0)
     how = argparse.Namespace(muon_lr=0.02, adam_lr=0.004, wd=0.01)
-    g, begin, step, ema, ctx = torch.Generator().manual_seed(1), time.time(), 0, None, 256
+    g, begin, step, ema, ctx = torch.Generator().manual_seed(1), time.time(), 0, None, a.ctx
     while (left := 1 - (time.time() - begin) / (60 * a.minutes)) > 0:
         at = torch.randint(0, len(ids) - ctx - 1, (a.rows,), generator=g)
         x = torch.stack([ids[i : i + ctx + 1] for i in at.tolist()])
@@ -131,7 +136,7 @@ def main():
             T.update(sh, k, min(1, (step + 1) / 40, max(left / 0.4, 0.02)), step + 1, how)
         step += 1
         ema = loss.item() if ema is None else 0.95 * ema + 0.05 * loss.item()
-        if step % 50 == 0:
+        if step % (12800 // ctx) == 0:
             print(f"{step} steps, {step * a.rows * ctx} of {len(ids)} tokens, loss {ema:.3f}", flush=True)
     torch.save({"cfg": cfg.dict(), "w": sh.w, "state": {"step": step, "tok": step * a.rows * ctx}}, f"{a.out}/ckpt.pt")
     subprocess.run([sys.executable, os.path.join(os.path.dirname(os.path.abspath(__file__)), "export.py"), a.out, f"{a.out}/hf"], check=True)
