@@ -8,6 +8,9 @@ static bool name_of_b(const tn_model_file *f, const char *name, char *out, size_
     size_t n = strlen(name), end = strlen(".weight");
     if (n <= end || strcmp(name + n - end, ".weight")) return false; /* biases have none */
     if (f->gguf) return (size_t)snprintf(out, cap, "%s.lora_b", name) < cap;
+    if (f->tasks)
+        return (size_t)snprintf(out, cap, "%.*s.parametrizations.weight.0.lora_B", (int)(n - end), name) <
+               cap;
     return (size_t)snprintf(out, cap, "base_model.model.%.*s.lora_B.weight", (int)(n - end), name) < cap;
 }
 

@@ -276,8 +276,7 @@ static bool of_first_values(const tn_source *s, const char *name) {
 
 /* Of an adapter for one kind of task, which Jina's third model has beside its weights: without a task none is used. */
 static bool of_task(const tn_source *s, const char *name) {
-    return s->st && s->arch->hf && !strcmp(s->arch->hf, "jina_bert_v3") &&
-           strstr(name, ".parametrizations.weight.0.lora_");
+    return s->st && s->arch->tasks && strstr(name, ".parametrizations.weight.0.lora_");
 }
 
 /* A tensor of a layer that no role takes would be left out of what is computed: it is refused. */
@@ -476,6 +475,10 @@ static tern_status open_folder(tn_source *s, const char *path, bool head, tern_e
     if (st == TERN_OK) st = tn_safetensors_open(s->ctx, path, &s->st, err);
     if (st == TERN_OK) st = tn_packing_apply(s->ctx, &plan, file, s->st, s->packing, sizeof s->packing, err);
     json_decref(whole); /* the plan is of it */
+    if (st == TERN_OK && !head) {
+        s->arch = tn_folder_arch(s->arch, s->st);
+        snprintf(s->h.arch, sizeof s->h.arch, "%s", s->arch->name);
+    }
     if (st == TERN_OK) st = tn_arch_next(s->arch, file, s->h.n_next, has_next(s->st), &s->h, err);
     if (st == TERN_OK && !s->h.n_next && has_next(s->st))
         leave_next(s, "is not supported for architecture", s->arch->name);
