@@ -3,6 +3,7 @@
 #include "cli/commands.h"
 #include "cli/output.h"
 
+#include "engine/adapters.h"
 #include "engine/engine.h"
 #include "session/session.h"
 
@@ -13,7 +14,7 @@
 typedef struct embedding_run {
     tern_engine *e;
     tern_session *s;
-    const char *question;
+    const char *question, *task, *prefix; /* prefix: what texts of the task begin with */
     bool mean;
     int32_t *ids;
     float *v;
@@ -31,7 +32,14 @@ static tern_status print_text(embedding_run *x, const char *text, size_t n, tern
         printf("%.6g\n", (double)x->v[0]);
         return TERN_OK;
     }
-    TN_TRY(tern_tokenize(x->e, text, n, true, false, x->ids, cap, &x->n_ids, err));
+    const size_t n_prefix = strlen(x->prefix);
+    char *whole = malloc(n_prefix + n + 1);
+    TN_FAIL_IF(!whole, err, TERN_E_MEMORY, "no memory for an embedding");
+    memcpy(whole, x->prefix, n_prefix);
+    memcpy(whole + n_prefix, text, n);
+    const tern_status st = tern_tokenize(x->e, whole, n_prefix + n, true, false, x->ids, cap, &x->n_ids, err);
+    free(whole);
+    TN_TRY(st);
     TN_TRY(tern_session_embed(x->s, x->ids, x->n_ids, x->mean, x->v, n_embd, err));
     for (size_t i = 0; i < n_embd; i++) printf("%s%.6g", i ? ", " : "[", (double)x->v[i]);
     puts("]");
@@ -49,6 +57,15 @@ static tern_status print_lines(embedding_run *x, const char *text, tern_error *e
 }
 
 enum { MOST_TEXTS = 256 }; /* on the command line */
+
+static tern_status choose_task(embedding_run *x, tern_error *err) {
+    tn_lora_mix mix;
+    x->prefix = "";
+    if (!x->task) return TERN_OK;
+    TN_TRY(tn_task_parse(x->e, x->task, &mix, &x->prefix, err));
+    tn_session_mix(x->s, &mix);
+    return TERN_OK;
+}
 
 /* Prints the vectors of the words, or of the lines of a text where there are none. */
 static tern_status print_all(embedding_run *x, const char *const *words, const char *text, tern_error *err) {
@@ -73,6 +90,11 @@ int cmd_embed(int argc, char **argv) {
          "pool by the mean of all tokens, whatever the model file says"},
         {"question", 0, "TEXT", ARG_STR, &x.question, 0, 0,
          "score how well each text answers TEXT; the model must be a reranker"},
+        {"task", 0, "NAME", ARG_STR, &x.task, 0, 0,
+         "embed for a task that the model has an adapter for, with the words that it puts in front "
+         "(jina-embeddings-v3: retrieval.query, retrieval.passage, separation, classification, "
+         "text-matching; "
+         "default: no adapter)"},
         {0},
     };
     const command c = {"embed", "MODEL [TEXT...]  or  -m MODEL [TEXT...]",
@@ -84,6 +106,7 @@ int cmd_embed(int argc, char **argv) {
     if (rc >= 0) return rc;
     if (!ma.model) return cli_usage_error(&c, "MODEL is required");
     if (file && *words) return cli_usage_error(&c, "a text and --file exclude each other");
+    if (x.task && x.question) return cli_usage_error(&c, "--task and --question exclude each other");
     rc = cli_open_engine(&c, &ma, &x.e);
     if (rc >= 0) return rc;
     cli_use_context(&ma, x.e);
@@ -93,7 +116,7 @@ int cmd_embed(int argc, char **argv) {
     so.n_ctx = ma.o.session.n_ctx;
     char *text = *words ? NULL : cli_read_text_file(file ? file : "-", &(size_t){0});
     if (!*words && !text) rc = EXIT_FAILED; /* which was said */
-    else if (tern_session_open(x.e, &so, &x.s, &err) != TERN_OK ||
+    else if (tern_session_open(x.e, &so, &x.s, &err) != TERN_OK || choose_task(&x, &err) != TERN_OK ||
              print_all(&x, words, text, &err) != TERN_OK)
         rc = cli_failed(&err);
     else rc = EXIT_OK;

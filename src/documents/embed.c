@@ -1,6 +1,7 @@
 #include "documents/embed.h"
 
 #include "base/status.h"
+#include "engine/adapters.h"
 #include "session/session.h"
 
 #include <stdlib.h>
@@ -12,6 +13,11 @@ struct tn_embedding {
     int32_t *ids; /* [n_ctx]: a longer text is cut */
     size_t n_ctx, n_embd;
     bool mean;
+    /* of a model with adapters of tasks those that passages and questions have; prefix NULL: it has none */
+    struct {
+        tn_lora_mix mix;
+        const char *prefix;
+    } task[2];
 };
 
 /* What models want in front of passages and questions, as they were published: by architecture, or by a word of the
@@ -35,7 +41,9 @@ static const char *words_before(const tn_hparams *h, bool question) {
 
 static tern_status embed_any(tn_embedding *v, bool question, const char *text, size_t n_bytes, float *out,
                              tern_error *err) {
-    const char *before = words_before(&v->e->model->h, question);
+    const char *before =
+        v->task[question].prefix ? v->task[question].prefix : words_before(&v->e->model->h, question);
+    if (v->task[question].prefix) tn_session_mix(v->s, &v->task[question].mix);
     size_t n = 0, n_before = strlen(before);
     char *all = malloc(n_before + n_bytes + 1);
     TN_FAIL_IF(!all, err, TERN_E_MEMORY, "no memory for embeddings");
@@ -56,6 +64,24 @@ static tern_status embed_question(void *user, const char *text, size_t n_bytes, 
     return embed_any(user, true, text, n_bytes, out, err);
 }
 
+/* Jina's third model has an adapter for either. */
+static void find_tasks(tn_embedding *v) {
+    static const char *const names[2] = {"retrieval.passage", "retrieval.query"};
+    tern_error err;
+    for (int i = 0; i < 2; i++) {
+        if (tn_task_parse(v->e, names[i], &v->task[i].mix, &v->task[i].prefix, &err) == TERN_OK) continue;
+        v->task[0].prefix = v->task[1].prefix = NULL;
+        return;
+    }
+}
+
+/* What the vectors were made with. */
+static uint64_t fingerprint_of(const tn_embedding *v) {
+    uint64_t print = tn_model_fingerprint(v->e->model) ^ tn_lora_mix_id(&v->s->mix);
+    for (int i = 0; i < 2 && v->task[0].prefix; i++) print ^= tn_lora_mix_id(&v->task[i].mix) << i;
+    return print;
+}
+
 tern_status tn_embedding_open(tern_engine *e, const char *model, bool mean, tn_embedding **out,
                               tn_embedder *as, tern_error *err) {
     tern_session_options so;
@@ -66,6 +92,7 @@ tern_status tn_embedding_open(tern_engine *e, const char *model, bool mean, tn_e
     v->e = e;
     v->mean = mean;
     v->n_embd = (size_t)e->model->h.n_embd;
+    find_tasks(v);
     tern_status st = tern_session_open(e, &so, &v->s, err);
     if (st == TERN_OK) {
         v->n_ctx = (size_t)tern_session_capacity(v->s);
@@ -78,7 +105,7 @@ tern_status tn_embedding_open(tern_engine *e, const char *model, bool mean, tn_e
     }
     *out = v;
     *as = (tn_embedder){.model = model,
-                        .fingerprint = tn_model_fingerprint(e->model) ^ tn_lora_mix_id(&v->s->mix),
+                        .fingerprint = fingerprint_of(v),
                         .n = e->model->h.n_embd,
                         .mean = mean,
                         .embed = embed_text,

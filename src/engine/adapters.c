@@ -68,9 +68,20 @@ static int32_t find(const tn_model *m, const char *name) {
 
 /* ---- opening ----------------------------------------------------------------------------------------- */
 
+static const tn_lora *of_task(const tn_model *m, const char *task) {
+    for (int32_t i = 0; i < m->n_loras; i++)
+        if (!strcmp(m->loras[i]->task, task)) return m->loras[i];
+    return NULL;
+}
+
+static void announce(tern_engine *e, const tn_lora *l) {
+    tn_log(&e->ctx, TERN_LOG_INFO, "adapter %s: %d linears changed, %.1f MiB%s%s", l->name, l->n_linears,
+           (double)l->n_bytes / 1048576, *l->task ? ", for the task " : "", l->task);
+}
+
 static tern_status open_one(tern_engine *e, char *part, const tn_lora_basis *basis, tern_error *err) {
     tn_model *m = e->model;
-    float scale = 1;
+    float scale = NAN;
     char name[TN_LORA_NAME], *file;
     tn_lora *l;
     TN_FAIL_IF(!cut_scale(part, &scale), err, TERN_E_INVALID,
@@ -82,15 +93,30 @@ static tern_status open_one(tern_engine *e, char *part, const tn_lora_basis *bas
                name);
     TN_FAIL_IF(m->n_loras == TN_MAX_LORAS, err, TERN_E_LIMIT, "more than %d adapters", TN_MAX_LORAS);
     TN_TRY(tn_lora_open(&e->ctx, file, &m->h, &m->program, basis, &l, err));
+    if (*l->task && of_task(m, l->task)) {
+        tern_status st = tn_fail(err, TERN_E_INVALID, "%s: adapter %s is for the task %s, too", file,
+                                 of_task(m, l->task)->name, l->task);
+        tn_lora_close(&l);
+        return st;
+    }
     snprintf(l->name, sizeof l->name, "%s", name);
-    l->scale = scale;
+    l->scale = !isnan(scale) ? scale : *l->task ? 0 : 1;
     m->loras[m->n_loras++] = l;
-    tn_log(&e->ctx, TERN_LOG_INFO, "adapter %s: %d linears changed, %.1f MiB", name, l->n_linears,
-           (double)l->n_bytes / 1048576);
+    announce(e, l);
     return TERN_OK;
 }
 
-tern_status tn_engine_open_adapters(tern_engine *e, const char *list, tern_error *err) {
+/* Those that the model's folder holds. Their rows are those of the file, so no basis is asked for. */
+static tern_status open_tasks(tern_engine *e, const char *path, tern_error *err) {
+    tn_model *m = e->model;
+    if (e->npu || (m->scheme != TN_FLOAT && m->scheme != TN_FLOAT_BLOCKS)) return TERN_OK;
+    TN_TRY(tn_lora_open_tasks(&e->ctx, path, &m->h, &m->program, m->loras, &m->n_loras, err));
+    for (int32_t i = 0; i < m->n_loras; i++) announce(e, m->loras[i]);
+    return TERN_OK;
+}
+
+tern_status tn_engine_open_adapters(tern_engine *e, const char *path, const char *list, tern_error *err) {
+    TN_TRY(open_tasks(e, path, err));
     if (!list || !*list) return TERN_OK;
     const tn_model *m = e->model;
     char part[SPEC_BYTES];
@@ -113,11 +139,11 @@ tern_status tn_engine_open_adapters(tern_engine *e, const char *list, tern_error
     return tn_mix_parse(e, NULL, &mix, err);
 }
 
-uint64_t tn_adapters_bytes(const char *list) {
+uint64_t tn_adapters_bytes(const char *model, const tn_hparams *h, const char *list) {
     enum { WIDENED = 4 }; /* converted to float, and ranks to panels */
     char part[SPEC_BYTES], name[TN_LORA_NAME], path[SPEC_BYTES + 64], *file;
     tern_status st;
-    uint64_t n = 0;
+    uint64_t n = tn_lora_tasks_bytes(model, h);
     while (list && next_part(&list, part, NULL, &st)) {
         float scale;
         struct stat sb;
@@ -173,4 +199,37 @@ tern_status tn_mix_parse(const tern_engine *e, const char *text, tn_lora_mix *ou
 
 const char *tern_engine_lora(const tern_engine *e, size_t i) {
     return e && i < (size_t)e->model->n_loras ? e->model->loras[i]->name : NULL;
+}
+
+const char *tern_engine_lora_task(const tern_engine *e, size_t i, const char **prefix) {
+    const tn_lora *l = e && i < (size_t)e->model->n_loras ? e->model->loras[i] : NULL;
+    if (!l || !*l->task) return NULL;
+    if (prefix) *prefix = l->prefix ? l->prefix : "";
+    return l->task;
+}
+
+bool tn_engine_has_tasks(const tern_engine *e) {
+    for (int32_t i = 0; i < e->model->n_loras; i++)
+        if (*e->model->loras[i]->task) return true;
+    return false;
+}
+
+tern_status tn_task_parse(const tern_engine *e, const char *task, tn_lora_mix *out, const char **prefix,
+                          tern_error *err) {
+    const tn_model *m = e->model;
+    const tn_lora *l = *task ? of_task(m, task) : NULL;
+    char names[TN_LORA_NAME * 8] = "";
+    size_t n = 0;
+    for (int32_t i = 0; i < m->n_loras && n < sizeof names - TN_LORA_NAME - 2; i++)
+        if (*m->loras[i]->task)
+            n += (size_t)snprintf(names + n, sizeof names - n, "%s%s", n ? ", " : "", m->loras[i]->task);
+    TN_FAIL_IF(
+        !n, err, TERN_E_UNSUPPORTED,
+        "task '%.60s': this model has no adapters of tasks (jina-embeddings-v3 has: in its folder, or as "
+        "GGUF files for the option lora)",
+        task);
+    TN_FAIL_IF(!l, err, TERN_E_INVALID, "no task is called '%.60s'; there are %s", task, names);
+    *out = (tn_lora_mix){.n = 1, .at = {l}, .scale = {l->scale == 0 ? 1 : l->scale}};
+    *prefix = l->prefix ? l->prefix : "";
+    return TERN_OK;
 }

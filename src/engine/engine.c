@@ -108,7 +108,7 @@ tern_status tern_engine_open(const char *path, const tern_options *opt, tern_eng
 
     tern_status st = tn_pool_open(&e->ctx, n_threads, &e->pool, err);
     if (st == TERN_OK) st = open_any(e, path, &o, n_threads, err);
-    if (st == TERN_OK) st = tn_engine_open_adapters(e, o.lora, err);
+    if (st == TERN_OK) st = tn_engine_open_adapters(e, path, o.lora, err);
 #ifndef TERN_MINIMAL
     if (st == TERN_OK) st = tn_head_open(e, path, &o, err);
     if (st == TERN_OK) st = tn_sight_open(e, path, &o, err);

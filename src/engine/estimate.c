@@ -212,7 +212,7 @@ static tern_status estimate(const char *path, const tern_options *opt, tern_esti
                            : h.bidirectional ? e.n_ctx
                                              : tn_float_chunk(&h);
     e.work_bytes = work_bytes(&h, n_rows, e.n_ctx, n_threads) + process_bytes(&h) +
-                   tn_adapters_bytes(o.lora) + sparse_bytes(&h, &o, e.n_ctx, from, kv, quantised);
+                   tn_adapters_bytes(path, &h, o.lora) + sparse_bytes(&h, &o, e.n_ctx, from, kv, quantised);
     if (h.n_next && drafters & TN_DRAFT_MTP) {
         e.kv_bytes += next.kv_bytes = tn_next_bytes_of(&h, e.n_ctx);
         e.work_bytes += next.work_bytes = next_work_bytes(&h, e.n_ctx, n_threads);

@@ -26,21 +26,26 @@ tern_status tn_import_estimate(tn_ctx *ctx, const char *path, const char *scheme
     return no_package(path, err);
 }
 
-tern_status tn_engine_open_adapters(tern_engine *e, const char *list, tern_error *err) {
-    (void)e;
+tern_status tn_engine_open_adapters(tern_engine *e, const char *path, const char *list, tern_error *err) {
+    (void)e, (void)path;
     TN_FAIL_IF(list && *list, err, TERN_E_UNSUPPORTED, "%s: this build of tern has no adapters", list);
     return TERN_OK;
 }
 
-uint64_t tn_adapters_bytes(const char *list) { return (void)list, 0; }
+uint64_t tn_adapters_bytes(const char *model, const tn_hparams *h, const char *list) {
+    return (void)model, (void)h, (void)list, 0;
+}
 
 tern_status tn_mix_parse(const tern_engine *e, const char *text, tn_lora_mix *out, tern_error *err) {
     (void)e;
     *out = (tn_lora_mix){0};
-    return tn_engine_open_adapters(NULL, text && strcmp(text, "none") ? text : NULL, err);
+    return tn_engine_open_adapters(NULL, NULL, text && strcmp(text, "none") ? text : NULL, err);
 }
 
 const char *tern_engine_lora(const tern_engine *e, size_t i) { return (void)e, (void)i, NULL; }
+const char *tern_engine_lora_task(const tern_engine *e, size_t i, const char **prefix) {
+    return (void)e, (void)i, (void)prefix, NULL;
+}
 
 tern_status tern_pack_options_init(tern_pack_options *o, size_t size_bytes) {
     const tern_pack_options d = {.size_bytes = size_bytes};

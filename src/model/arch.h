@@ -92,6 +92,7 @@ typedef struct tn_arch {
     bool qk_norm_found; /* the tensors tell whether queries and keys are normed (Jina), */
     bool norm_2_found;  /* and whether attention is normed twice, where the gate comes second in one tensor */
     bool experts_flat; /* folders hold the experts' matrices under each other, those of their output turned */
+    bool tasks;        /* folders hold adapters of tasks beside the weights (Jina's third) */
     const char *hf_qkv, *hf_gate_up;  /* such tensors of a layer in folders; NULL: as everywhere */
     const char *hf_before[2];         /* what may come before names in folders, without a dot */
     bool shared_kv, ple;              /* last layers may share keys and values; layers may have embeddings */

@@ -567,6 +567,9 @@ static tern_status gguf_text(keys *k, const tn_arch *a, tn_hparams *h) {
     h->n_scores = rows_of(k, "cls.output.weight");
     h->score_norm = a->modern && rows_of(k, "cls.norm.weight");
     h->score_gelu = h->score_mean = a->modern;
+    h->score_tanh = a->alibi > 0 && rows_of(k, "cls.weight") == 1 && !h->n_scores;
+    if (h->score_tanh) h->n_scores = 1, h->score_layer = false;
+    if (h->pooling == TN_POOL_UNSAID && a->encoder && h->n_scores) h->pooling = TN_POOL_RANK;
     if (a->qk_norm_found) h->qk_norm = tn_gguf_tensor(k->g, "blk.0.attn_q_norm.weight");
     if (a->norm_2_found) h->attn_norm_twice = tn_gguf_tensor(k->g, "blk.0.attn_norm_2.weight");
     return gguf_labels(k, a, h);

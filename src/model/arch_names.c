@@ -321,6 +321,8 @@ bool tn_arch_gguf_name(const tn_arch *a, const tn_hparams *h, int layer, tn_role
     bool own = a->gguf_names[role] && !is_dense(a, h, layer, role);
     const char *name = own ? a->gguf_names[role] : gguf_names[role];
     if (role == TN_W_LATENT_Q && !h->latent.q_rank) name = gguf_names[TN_W_Q];
+    if (h->score_tanh && (role == TN_W_SCORE || role == TN_W_SCORE_B))
+        name = gguf_names[role == TN_W_SCORE ? TN_W_SCORE_IN : TN_W_SCORE_IN_B];
     const char *const whole = a->assistant ? "nextn." : a->head ? "fc." : "per_layer_";
     if (is_whole_name(role, name, whole) || (a->dflash && tn_role_of_next(role)))
         snprintf(buf, cap, "%s", name);

@@ -76,15 +76,13 @@ static void of_modern(json_t **o) {
  * its configuration. */
 static const char *jina_of(const json_t *o) {
     const json_t *map = json_object_get(o, "auto_map");
-    const char *where = json_string_value(json_object_get(map, "AutoModel")),
-               *class = json_string_value(json_object_get(map, "AutoConfig"));
+    const char *class = json_string_value(json_object_get(map, "AutoConfig"));
     const bool roberta = tn_json_is_word(o, "model_type", "xlm-roberta") || !json_object_get(o, "model_type");
     if (roberta && class && strstr(class, "XLMRobertaFlashConfig") &&
         tn_json_is_word(o, "position_embedding_type", "absolute"))
         return "xlm_roberta_flash";
-    if (!where) where = json_string_value(json_object_get(o, "_name_or_path"));
     if (tn_json_is_word(o, "model_type", "bert") && tn_json_is_word(o, "position_embedding_type", "alibi"))
-        return where && strstr(where, "qk-post-norm") ? "jina_bert_v2_code" : "jina_bert_v2";
+        return "jina_bert_v2"; /* or its other form: tn_folder_arch */
     if (tn_json_is_word(o, "model_type", "xlm-roberta") &&
         tn_json_is_word(o, "position_embedding_type", "rotary"))
         return "jina_bert_v3";

@@ -34,6 +34,9 @@
 #define HF_FLASH_ROBERTA                                                                                     \
     [TN_W_O] = "mixer.out_proj.weight", [TN_W_O_B] = "mixer.out_proj.bias", [TN_W_UP] = "mlp.fc1.weight",    \
     [TN_W_UP_B] = "mlp.fc1.bias"
+#define HF_BERT_SCORE                                                                                        \
+    [TN_W_SCORE_IN] = "pooler.dense.weight", [TN_W_SCORE_IN_B] = "pooler.dense.bias",                        \
+    [TN_W_SCORE] = "classifier.weight", [TN_W_SCORE_B] = "classifier.bias"
 #define HF_ROBERTA_SCORE                                                                                     \
     [TN_W_SCORE_IN] = "classifier.dense.weight", [TN_W_SCORE_IN_B] = "classifier.dense.bias",                \
     [TN_W_SCORE] = "classifier.out_proj.weight", [TN_W_SCORE_B] = "classifier.out_proj.bias"
@@ -51,7 +54,7 @@
     HF_BERT_ATTENDING, [TN_W_Q_NORM] = "attention.self.layer_norm_q.weight",                                 \
                        [TN_W_Q_NORM_B] = "attention.self.layer_norm_q.bias",                                 \
                        [TN_W_K_NORM] = "attention.self.layer_norm_k.weight",                                 \
-                       [TN_W_K_NORM_B] = "attention.self.layer_norm_k.bias"
+                       [TN_W_K_NORM_B] = "attention.self.layer_norm_k.bias", HF_BERT_SCORE
 
 /* In GGUF files an xlm-roberta is a bert, without the positions of padding. */
 #define ARCHS_THAT_ENCODE                                                                                    \
@@ -66,8 +69,7 @@
      .hf_layers = "encoder.layer.",                                                                          \
      .hf_before = {"bert", "roberta"},                                                                       \
      .gguf_names = {GGUF_NORMS_AFTER},                                                                       \
-     .hf_names = {HF_BERT, [TN_W_SCORE_IN] = "pooler.dense.weight", [TN_W_SCORE_IN_B] = "pooler.dense.bias", \
-                  [TN_W_SCORE] = "classifier.weight", [TN_W_SCORE_B] = "classifier.bias"}},                  \
+     .hf_names = {HF_BERT, HF_BERT_SCORE}},                                                                  \
         {.name = "xlm-roberta",                                                                              \
          LIKE_BERT,                                                                                          \
          .hf = "xlm-roberta",                                                                                \
@@ -135,6 +137,7 @@
         {.name = "jina-bert-v3",                                                                             \
          LIKE_BERT,                                                                                          \
          .hf = "jina_bert_v3",                                                                               \
+         .tasks = true,                                                                                      \
          .gguf = "jina-bert-v3",                                                                             \
          .act = TN_ACT_GELU_ERF,                                                                             \
          .biases = true,                                                                                     \

@@ -31,6 +31,12 @@ void tn_route_scores(const tn_op *op, const tn_frame *f, int32_t row0, int32_t r
  * expert's. */
 void tn_route_choose(const tn_op *op, const tn_model *m, float *score, float *chosen);
 
+/* The experts that a layer would choose for a row x [n_embd] as it is when the layer begins, without the layer's own
+ * attention, whose effect on the scores `correct` adds: likely [used]. false: this model's cannot be guessed. */
+typedef void (*tn_correct_fn)(void *user, int32_t layer, float *scores);
+bool tn_route_guess(const tn_op *op, const tn_model *m, const tn_kernels *kern, const float *x,
+                    tn_correct_fn correct, void *user, int32_t *likely);
+
 /* first[e] .. first[e + 1] - 1: the places of expert e of all rows of f; first [n + 1]. */
 void tn_experts_count(const tn_frame *f, int32_t n, int32_t used, int32_t *first);
 

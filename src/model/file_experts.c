@@ -22,6 +22,7 @@ typedef struct unit {
         heat; /* log2 of its uses, each counted 2^(its time / the time in which uses halve); 0: only in a pass */
     uint64_t came;  /* when it was read */
     uint64_t taken; /* the take that wants it */
+    bool told;      /* the system was told of it by a guess */
 } unit;
 
 struct tn_file_experts {
@@ -38,7 +39,11 @@ struct tn_file_experts {
     uint64_t clock, n_takes, n_uses;
     double half_uses; /* uses of HALF_TOKENS tokens */
     tn_file_experts_stats stats;
-    atomic_int status; /* release: error was written before it */
+    int32_t guessed_layer, corrected_layer; /* -1: none */
+    bool guessed[TN_MAX_EXPERTS];
+    float guess[TN_MAX_EXPERTS]; /* its scores, not corrected */
+    float *drift;                /* [n_layers][n_experts] mean difference of scores */
+    atomic_int status;           /* release: error was written before it */
     tern_error error;
 };
 
@@ -90,8 +95,9 @@ static tern_status take_memory(tn_file_experts *x, uint64_t budget_bytes, tern_e
     x->room = tn_alloc(ctx, TN_MEM_WEIGHTS, (size_t)x->n_slots, x->slot_bytes);
     x->unit_in = tn_alloc(ctx, TN_MEM_OTHER, (size_t)x->n_slots, sizeof *x->unit_in);
     x->units = tn_calloc(ctx, TN_MEM_OTHER, (size_t)x->n_units, sizeof *x->units);
-    TN_FAIL_IF(!x->room || !x->unit_in || !x->units, err, TERN_E_MEMORY, "no memory for %d experts",
-               x->n_slots);
+    x->drift = tn_calloc(ctx, TN_MEM_OTHER, (size_t)x->n_units, sizeof *x->drift);
+    TN_FAIL_IF(!x->room || !x->unit_in || !x->units || !x->drift, err, TERN_E_MEMORY,
+               "no memory for %d experts", x->n_slots);
     for (int32_t i = 0; i < x->n_slots; i++) x->unit_in[i] = -1;
     for (int32_t i = 0; i < x->n_units; i++) x->units[i].slot = NO_SLOT;
     return TERN_OK;
@@ -113,7 +119,8 @@ tern_status tn_file_experts_open(tn_model *m, tn_pool *pool, tn_source **src, ui
                                  tern_error *err) {
     tn_file_experts *x = tn_calloc(m->ctx, TN_MEM_OTHER, 1, sizeof *x);
     TN_FAIL_IF(!x, err, TERN_E_MEMORY, "no memory to read experts");
-    *x = (tn_file_experts){.m = m, .pool = pool, .src = *src, .fd = -1};
+    *x = (tn_file_experts){
+        .m = m, .pool = pool, .src = *src, .fd = -1, .guessed_layer = -1, .corrected_layer = -1};
     pthread_mutex_init(&x->mu, NULL);
     *src = NULL;
     m->file_experts = x; /* which is closed with the model */
@@ -135,6 +142,7 @@ void tn_file_experts_close(tn_file_experts **px) {
     tn_free(x->m->ctx, x->room);
     tn_free(x->m->ctx, x->unit_in);
     tn_free(x->m->ctx, x->units);
+    tn_free(x->m->ctx, x->drift);
     tn_free(x->m->ctx, x);
 }
 
@@ -221,9 +229,57 @@ static tern_status need(tn_file_experts *x, int32_t layer, int32_t e, tern_error
     const int32_t slot = free_slot(x, layer);
     TN_TRY(read_unit(x, layer, e, slot, err));
     u->slot = slot;
+    x->stats.n_ahead += u->told;
+    u->told = false;
     u->came = ++x->clock;
     x->unit_in[slot] = (int32_t)(u - x->units);
     return TERN_OK;
+}
+
+/* ---- guesses ----------------------------------------------------------------------------------------- */
+
+void tn_file_experts_foresee(tn_file_experts *x, int32_t layer, const bool *likely) {
+    pthread_mutex_lock(&x->mu);
+    unit *u = &x->units[layer * x->m->h.n_experts];
+    x->guessed_layer = layer;
+    for (int32_t e = 0; e < x->m->h.n_experts; e++) {
+        x->guessed[e] = likely[e];
+        u[e].told = likely[e] && u[e].slot == NO_SLOT;
+        if (u[e].told) advise(x, layer, e, true);
+    }
+    pthread_mutex_unlock(&x->mu);
+}
+
+void tn_file_experts_correct(tn_file_experts *x, int32_t layer, float *scores) {
+    const int32_t n = x->m->h.n_experts;
+    pthread_mutex_lock(&x->mu);
+    x->corrected_layer = layer;
+    for (int32_t e = 0; e < n; e++) {
+        x->guess[e] = scores[e];
+        scores[e] += x->drift[layer * n + e];
+    }
+    pthread_mutex_unlock(&x->mu);
+}
+
+void tn_file_experts_learn(tn_file_experts *x, int32_t layer, const float *scores) {
+    const float NEW = 0.05f; /* the last token has a weight of one twentieth */
+    const int32_t n = x->m->h.n_experts;
+    pthread_mutex_lock(&x->mu);
+    for (int32_t e = 0; e < n && x->corrected_layer == layer; e++) {
+        float *drift = &x->drift[layer * n + e];
+        *drift += NEW * (scores[e] - x->guess[e] - *drift);
+    }
+    x->corrected_layer = -1;
+    pthread_mutex_unlock(&x->mu);
+}
+
+/* Of the experts of a choice those that were guessed. */
+static void count_guesses(tn_file_experts *x, int32_t layer, const int32_t *first, int32_t e0, int32_t e1) {
+    for (int32_t e = e0; e < e1 && x->guessed_layer == layer; e++) {
+        if (first[e + 1] == first[e]) continue;
+        x->stats.n_predicted++;
+        x->stats.n_right += x->guessed[e];
+    }
 }
 
 bool tn_file_experts_take(tn_file_experts *x, int32_t layer, const int32_t *first, int32_t e0, int32_t e1,
@@ -232,6 +288,7 @@ bool tn_file_experts_take(tn_file_experts *x, int32_t layer, const int32_t *firs
     const int32_t n = x->m->h.n_experts, ahead = e1 + (e1 - e0) < n ? e1 + (e1 - e0) : n;
     bool reads = false;
     x->n_takes++;
+    if (counts && !pass) count_guesses(x, layer, first, e0, e1);
     for (int32_t e = e0; e < ahead; e++) { /* as many again come next */
         if (first[e + 1] == first[e]) continue;
         if (e >= e1) {

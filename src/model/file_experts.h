@@ -3,7 +3,8 @@
  *
  * A unit is one expert of one layer: gate, up and down. Units in memory lie in slots of one size, as tiles, so products
  * have the bits of everything in memory. What is not there is turned to tiles out of the mapped file; the system is told
- * of all that a layer's rows chose before the first of them is turned.
+ * of all that a layer's rows chose before the first of them is turned, and before the layer's attention of those that it
+ * will probably choose.
  *
  * Of units in memory those used least go, where a use counts half after 64 tokens. A prompt passes through all experts
  * of a layer, chunk after chunk, and that rule would keep nothing for the next chunk: what such a pass read goes before
@@ -26,7 +27,9 @@ typedef struct tn_file_experts_stats {
     uint64_t n_taken,
         n_hits; /* of a token's or a chunk's experts in a layer; of those, in memory from before */
     uint64_t n_read_bytes;
-    int64_t wait_ns; /* reading and turning */
+    int64_t wait_ns;               /* reading and turning */
+    uint64_t n_predicted, n_right; /* experts that few rows chose where a guess was made; of those, guessed */
+    uint64_t n_ahead;              /* experts read for a product that a guess had told the system of */
 } tn_file_experts_stats;
 
 #ifndef TERN_MINIMAL
@@ -46,6 +49,12 @@ int32_t tn_file_experts_most(const tn_file_experts *x);
  * failed, and so does every later call; see tn_file_experts_status. */
 bool tn_file_experts_take(tn_file_experts *x, int32_t layer, const int32_t *first, int32_t e0, int32_t e1,
                           bool pass, bool counts);
+/* Tells the system of the experts (by number) that rows will probably choose, before a layer begins. */
+void tn_file_experts_foresee(tn_file_experts *x, int32_t layer, const bool *likely);
+/* Corrects scores that were guessed by what they have differed by lately, and learns from the true ones (see
+ * package/on_demand.h). */
+void tn_file_experts_correct(tn_file_experts *x, int32_t layer, float *scores);
+void tn_file_experts_learn(tn_file_experts *x, int32_t layer, const float *scores);
 /* The failure that stays. Any thread may ask. */
 tern_status tn_file_experts_status(tn_file_experts *x, tern_error *err);
 /* A hash of the experts as the file has them, which begins from seed. Reads all of them. */
@@ -59,6 +68,15 @@ static inline int32_t tn_file_experts_most(const tn_file_experts *x) { return (v
 static inline bool tn_file_experts_take(tn_file_experts *x, int32_t layer, const int32_t *first, int32_t e0,
                                         int32_t e1, bool pass, bool counts) {
     return (void)x, (void)layer, (void)first, (void)e0, (void)e1, (void)pass, (void)counts, true;
+}
+static inline void tn_file_experts_foresee(tn_file_experts *x, int32_t layer, const bool *likely) {
+    (void)x, (void)layer, (void)likely;
+}
+static inline void tn_file_experts_correct(tn_file_experts *x, int32_t layer, float *scores) {
+    (void)x, (void)layer, (void)scores;
+}
+static inline void tn_file_experts_learn(tn_file_experts *x, int32_t layer, const float *scores) {
+    (void)x, (void)layer, (void)scores;
 }
 static inline tern_status tn_file_experts_status(tn_file_experts *x, tern_error *err) {
     return (void)x, (void)err, TERN_OK;

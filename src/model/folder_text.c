@@ -152,6 +152,14 @@ static tern_status read_modules(tn_ctx *ctx, const char *folder, const json_t *m
     return TERN_OK;
 }
 
+const tn_arch *tn_folder_arch(const tn_arch *a, const tn_safetensors *st) {
+    const char *type = "jina_bert_v2";
+    if (!a->norm_2_found) return a;
+    for (size_t i = 0; i < tn_safetensors_n_tensors(st); i++)
+        if (strstr(tn_safetensors_tensor_at(st, i)->name, ".mlp.up_gated_layer.")) type = "jina_bert_v2_code";
+    return tn_arch_by_hf(type);
+}
+
 /* What only the tensors tell of a model that reads in both directions. */
 static tern_status tell_tensors(const char *folder, const tn_model_file *f, tn_hparams *h, tern_error *err) {
     char name[160];
@@ -264,7 +272,8 @@ static tn_pooling gguf_pooling(const tn_gguf *g, const tn_arch **a) {
     if (!tn_gguf_str(g, "general.architecture", &name, &n) || !tn_gguf_n_tensors(g)) return TN_POOL_UNSAID;
     *a = tn_arch_by_gguf(name, n);
     snprintf(key, sizeof key, "%s.pooling_type", *a ? (*a)->gguf : "");
-    if (!*a || !tn_gguf_i64(g, key, &pooling)) return TN_POOL_UNSAID;
+    if (!*a || !tn_gguf_i64(g, key, &pooling))
+        return *a && (*a)->encoder && tn_gguf_tensor(g, "cls.weight") ? TN_POOL_RANK : TN_POOL_UNSAID;
     return pooling < 0 || pooling + 1 >= TN_N_POOLINGS ? TN_POOL_NONE : (tn_pooling)(pooling + 1);
 }
 

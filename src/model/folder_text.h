@@ -5,6 +5,9 @@
 #include "model/place.h"
 #include "text/tokenizer.h"
 
+/* Two forms of a model share all but the names of their tensors, which tell them (Jina's second; that of code, and the first
+ * rerankers): a, or its other form. */
+const tn_arch *tn_folder_arch(const tn_arch *a, const tn_safetensors *st);
 /* Fills in h, which has the configuration: pooling by the folder's 1_Pooling, what the tensors say of embeddings, and
  * scores. Opens the products after pooling (f->dense), which the caller closes. Refuses steps of sentence-transformers
  * that it does not know. */

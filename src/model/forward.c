@@ -4,6 +4,7 @@
 #include "base/status.h"
 #include "model/blocks.h"
 #include "model/experts.h"
+#include "model/file_experts.h"
 #include "model/streamed.h"
 #include "model/tree.h"
 
@@ -12,7 +13,10 @@
 
 /* ---- activations --------------------------------------------------------------------------------- */
 
-enum { SLICE_ALIGN = 16 }; /* floats: every slice starts on a cache line */
+enum {
+    SLICE_ALIGN = 16, /* floats: every slice starts on a cache line */
+    FORESEEN_ROWS = 8 /* more choose most experts of a layer */
+};
 
 tern_status tn_acts_open(tn_ctx *ctx, const tn_model *m, int32_t max_rows, int32_t cap_tok, int n_threads,
                          tn_acts *out, tern_error *err) {
@@ -297,6 +301,9 @@ static void run_route(run *x) {
     if (x->op->kind == TN_OP_ROUTE)
         tn_linear_run(router, x->f.r->kern, x->pool, x->f.buf[x->op->in], (size_t)x->op->experts.n_embd,
                       x->f.buf[TN_BUF_ROUTE], (size_t)x->op->experts.n, (size_t)x->n_rows, x->a->blocks);
+    if (x->op->kind == TN_OP_ROUTE && x->m->file_experts && x->n_rows <= FORESEEN_ROWS)
+        tn_file_experts_learn(x->m->file_experts, x->op->layer,
+                              tn_frame_row(&x->f, TN_BUF_ROUTE, x->op->experts.n, x->n_rows - 1));
     x->rows_per_item = 32;
     tn_pool_for(x->pool, n_spans(x), route_item, x);
 }
@@ -352,10 +359,31 @@ static void slice_texts(run *x, int32_t layer) {
         tn_frame_slice(&x->f, &x->rows_of[i], row, layer, &x->texts[i]);
 }
 
+static void correct(void *user, int32_t layer, float *scores) {
+    tn_file_experts_correct(user, layer, scores);
+}
+
+/* Of few rows: experts that a layer will probably choose are read beside its attention, where a file's are read on demand.
+ * The first layer chooses by more than the embedding. */
+static void foresee(const run *x, const tn_op *route) {
+    tn_file_experts *away = x->m->file_experts;
+    int32_t likely[TN_MAX_EXPERTS];
+    bool any[TN_MAX_EXPERTS] = {0};
+    if (!away || route->layer < 1 || x->n_rows > FORESEEN_ROWS) return;
+    for (int32_t row = 0; row < x->n_rows; row++) {
+        const float *in = tn_frame_row(&x->f, TN_BUF_X, route->experts.n_embd, row);
+        if (!tn_route_guess(route, x->m, x->f.r->kern, in, correct, away, likely)) return;
+        for (int32_t k = 0; k < route->experts.used; k++) any[likely[k]] = true;
+    }
+    tn_file_experts_foresee(away, route->layer, any);
+}
+
 static void run_layer(run *x, int32_t layer) {
     int32_t n;
     slice_texts(x, layer);
     const tn_op *op = tn_program_layer(&x->m->program, layer, &n);
+    for (int32_t i = 0; i < n; i++)
+        if (op[i].kind == TN_OP_ROUTE) foresee(x, &op[i]);
     for (int32_t i = 0; i < n; i++) {
         x->op = &op[i];
         run_op(x);

@@ -256,8 +256,9 @@ typedef struct tn_hparams {
     bool assistant;
     /* Of models that embed: of a period's layers the first has no window, in place of the last; the first layer has no
      * norm in front of attention; the norm of a token's embedding has no bias (all ModernBERT). What lies in front of
-     * scores ends with GELU in place of tanh, and with a norm; scores are of the mean of rows, not of the first. */
-    bool window_rest, first_norm_none, embd_norm_bare, score_gelu, score_norm, score_mean;
+     * scores ends with GELU in place of tanh, and with a norm; scores are of the mean of rows, not of the first. Scores go through tanh (Jina's first rerankers in GGUF files,
+     * which lack the layer in front of them). */
+    bool window_rest, first_norm_none, embd_norm_bare, score_gelu, score_norm, score_mean, score_tanh;
     /* Jina's: a score falls by the distance of its rows times a slope of its head, 2^-(alibi / n_heads) to the first,
      * second ... power where heads are a power of two; 0: none. Queries and keys of all heads together have layer norms
      * with biases. What attention leaves is added to the stream and normed once more. */

@@ -44,6 +44,15 @@ void tn_lora_rows(const tn_lora_mix *mix, const tn_kernels *kern, const tn_site_
     }
 }
 
+void tn_lora_embed(const tn_lora_mix *mix, const tn_kernels *kern, int32_t id, float *x, size_t n) {
+    for (int32_t i = 0; i < mix->n; i++) {
+        const tn_lora_embedding *e = &mix->at[i]->embd;
+        const float *of_token = e->rank ? e->a + (size_t)id * (size_t)e->rank : NULL, scale = mix->scale[i];
+        for (int32_t r = 0; r < e->rank; r++) kern->add_f32(x, e->b + (size_t)r * n, scale * of_token[r], n);
+        if (e->type) kern->add_f32(x, e->type, scale, n);
+    }
+}
+
 size_t tn_lora_scratch(tn_lora *const *loras, int32_t n, const tn_program *p) {
     size_t most = 0;
     for (int32_t l = 0; l < n; l++) {
@@ -85,5 +94,9 @@ void tn_lora_close(tn_lora **pl) {
         for (int op = 0; op < TN_SITE_MAX_OPS; op++) tn_free(l->ctx, l->sites[i].op[op].b);
     }
     tn_free(l->ctx, l->sites);
+    tn_free(l->ctx, l->embd.a);
+    tn_free(l->ctx, l->embd.b);
+    tn_free(l->ctx, l->embd.type);
+    tn_free(l->ctx, l->prefix);
     tn_free(l->ctx, l);
 }

@@ -107,6 +107,14 @@ static int64_t linears_of(const tn_hparams *h, int layer, tn_role role) {
     return role == TN_W_ROUTER;
 }
 
+/* Packed weights whose rows a folder has as columns (latent attention): they are made floats, and in blocks rounded to 8
+ * bits, since their own groups lie across. */
+static bool is_packed_across(const tn_source *src, tn_float_scheme scheme, int layer, tn_role role,
+                             int64_t cols) {
+    return scheme == TN_FLOAT_BLOCKS && tn_source_crossed(src, layer, role) && cols % 32 == 0 &&
+           tn_source_tensor(src, layer, role)->packed;
+}
+
 uint64_t tn_model_role_bytes(const tn_source *src, tn_float_scheme scheme, int layer, tn_role role) {
     const tn_hparams *h = tn_source_hparams(src);
     int64_t rows, cols, n = linears_of(h, layer, role);
@@ -115,6 +123,8 @@ uint64_t tn_model_role_bytes(const tn_source *src, tn_float_scheme scheme, int l
     if (!n) return (uint64_t)(rows * cols) * sizeof(float);
     rows /= n;
     size_t bytes = scheme == TN_FLOAT_BLOCKS ? tn_blocks_role_bytes(src, layer, role, rows, cols) : 0;
+    if (is_packed_across(src, scheme, layer, role, cols))
+        bytes = tn_blocks_bytes(TN_BLOCKS_Q8_0, (size_t)rows, (size_t)cols);
     bool rounded = is_rounded(scheme, layer);
     tn_panel_dtype dtype = rounded ? TN_PANEL_F32 : tn_source_panel_dtype(src, layer, role);
     if (!bytes) bytes = tn_panels_bytes(dtype, (size_t)rows, (size_t)cols);
@@ -159,7 +169,8 @@ static tern_status load_rows(loader *ld, int layer, tn_role role, int64_t row0, 
         TN_TRY(tn_blocks_load(ld->m->ctx, ld->pool, ld->src, layer, role, row0, &ld->room, l, ld->err));
     size_t bytes = l->blocks ? tn_blocks_bytes(l->blocks_type, (size_t)rows, (size_t)cols) : 0;
     if (!bytes) TN_TRY(load_panels(ld, layer, role, row0, l, &bytes));
-    if (ld->to_q8 && !l->blocks) TN_TRY(tn_blocks_from_panels(ld->m->ctx, ld->pool, l, &bytes, ld->err));
+    if ((ld->to_q8 || is_packed_across(ld->src, ld->m->scheme, layer, role, cols)) && !l->blocks)
+        TN_TRY(tn_blocks_from_panels(ld->m->ctx, ld->pool, l, &bytes, ld->err));
     ld->n_params += (uint64_t)(rows * cols);
     ld->n_bytes += bytes;
     return TERN_OK;

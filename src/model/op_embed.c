@@ -1,4 +1,6 @@
-/* EMBED: X[row] = embedding[ids[row]] * scale; of several streams, the first. Extra rows stand as they are. */
+/* EMBED: X[row] = embedding[ids[row]] * scale, and what adapters add; of several streams, the first. Extra rows stand as
+ * they are. */
+#include "model/lora.h"
 #include "model/op.h"
 
 #include <string.h>
@@ -14,6 +16,7 @@ static void rows(const tn_op *op, const tn_frame *f, int32_t row0, int32_t row1,
             continue;
         }
         f->embed(f->embed_user, f->ids[i], x);
+        if (f->r->lora) tn_lora_embed(f->r->lora, f->r->kern, f->ids[i], x, (size_t)op->in_width);
         if (op->scale == 1.0f) continue;
         for (int32_t j = 0; j < op->in_width; j++) x[j] *= op->scale;
     }

@@ -100,6 +100,23 @@ void tn_route_choose(const tn_op *op, const tn_model *m, float *score, float *ch
     }
 }
 
+bool tn_route_guess(const tn_op *op, const tn_model *m, const tn_kernels *kern, const float *x,
+                    tn_correct_fn correct, void *user, int32_t *likely) {
+    enum { MAX_EMBD = 8192 };
+    const tn_role norm = op->experts.beside ? TN_W_ROUTER_NORM : TN_W_FFN_NORM;
+    const float *w = tn_model_vector(m, op->layer, norm);
+    const size_t n_embd = (size_t)op->experts.n_embd, n = (size_t)op->experts.n;
+    float normed[MAX_EMBD], score[TN_MAX_EXPERTS], chosen[3 * TN_MAX_EXPERTS + 1];
+    const tn_linear *l = tn_model_linear(m, op->layer, TN_W_ROUTER);
+    if (!w || m->h.norm != TN_NORM_RMS || n_embd > MAX_EMBD || !l->panels) return false;
+    kern->rmsnorm_f32(x, w, m->h.norm_eps, normed, n_embd);
+    kern->gemm_f32[l->dtype](normed, n_embd, l->panels, l->bias, score, n, 1, 0, n, n_embd);
+    correct(user, op->layer, score);
+    tn_route_choose(op, m, score, chosen);
+    for (int32_t k = 0; k < op->experts.used; k++) likely[k] = tn_chosen_expert(chosen, k);
+    return true;
+}
+
 static float shared_weight(const tn_op *op, const float *w, const float *x) {
     if (!op->experts.shared_gate) return 1;
     double score = 0;

@@ -8,6 +8,9 @@ static bool name_of_b(const tn_model_file *f, const char *name, char *out, size_
     size_t n = strlen(name), end = strlen(".weight");
     if (n <= end || strcmp(name + n - end, ".weight")) return false; /* biases have none */
     if (f->gguf) return (size_t)snprintf(out, cap, "%s.lora_b", name) < cap;
+    if (f->tasks)
+        return (size_t)snprintf(out, cap, "%.*s.parametrizations.weight.0.lora_B", (int)(n - end), name) <
+               cap;
     return (size_t)snprintf(out, cap, "base_model.model.%.*s.lora_B.weight", (int)(n - end), name) < cap;
 }
 
@@ -138,6 +141,18 @@ static bool part_of_mamba(const tn_delta_net *n, tn_role role, tn_place *p, uint
     return true;
 }
 
+/* Folders for MLX hold either by itself, as queries and values are multiplied with it: name becomes its own. */
+static bool apart_for_mlx(const tn_model_file *f, tn_role role, char *name, size_t cap) {
+    char own[160];
+    const char *at = strstr(name, "kv_b_proj.weight");
+    if (f->gguf || !at) return false;
+    snprintf(own, sizeof own, "%.*s%s.weight", (int)(at - name), name,
+             role == TN_W_K_UP ? "embed_q" : "unembed_out");
+    if (!tn_file_tensor(f, own)) return false;
+    snprintf(name, cap, "%s", own);
+    return true;
+}
+
 /* Of latent attention, K and V may be one tensor, head by head: what makes a key of a latent, whose columns queries are
  * multiplied with, then what makes a value. */
 static bool part_of_latent(const tn_model_file *f, int layer, tn_role role, char *name, size_t cap,
@@ -149,7 +164,8 @@ static bool part_of_latent(const tn_model_file *f, int layer, tn_role role, char
         if (role == TN_W_KV_A)
             p->permuted_heads = 1, p->permuted_d = rank + f->h->n_rot, p->permuted_at = rank;
     }
-    if (!tn_role_by_head(role) || (f->gguf && tn_file_tensor(f, name))) return false;
+    if (!tn_role_by_head(role) || (f->gguf && tn_file_tensor(f, name)) || apart_for_mlx(f, role, name, cap))
+        return false;
     if (f->gguf) snprintf(name, cap, "blk.%d.attn_kv_b.weight", layer);
     *n_rows = (uint64_t)f->h->n_heads * (uint64_t)(nope + value);
     p->crossed = role == TN_W_K_UP;

@@ -15,6 +15,7 @@ typedef struct tn_model_file {
     tn_safetensors *dense[2]; /* what a folder has of products after pooling; NULL: none */
     int32_t score_rows[2];    /* rows of the output layer that score a text, a yes and a no; 0, 0: none do */
     bool adapter; /* it holds what changes the tensors: pairs A and B in place of each; B is what is found */
+    bool tasks;   /* ... of several tasks, one below the other, beside the weights */
 } tn_model_file;
 
 typedef struct tn_place {

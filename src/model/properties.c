@@ -105,6 +105,7 @@ static const tn_property properties[] = {
     FLAG("score_gelu", score_gelu),
     FLAG("score_norm", score_norm),
     FLAG("score_mean", score_mean),
+    FLAG("score_tanh", score_tanh),
     FLAG("window_rest", window_rest),
     FLAG("first_norm_none", first_norm_none),
     FLAG("embd_norm_bare", embd_norm_bare),

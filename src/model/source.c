@@ -170,7 +170,7 @@ static tern_status find_place(tn_source *s, int layer, tn_role role, tern_error 
                t->off_bytes);
     if (p->crossed) n1 = (uint64_t)s->h.latent.rank;
     bool ok = t->dims[0] == n0 && t->dims[1] == n1 && t->dims[2] == 1 && t->dims[3] == 1;
-    if (s->gguf && tn_role_by_head(role) && t->dims[2] != 1) /* head by head */
+    if (tn_role_by_head(role) && t->dims[2] != 1) /* head by head */
         ok = t->dims[0] == (uint64_t)s->h.n_heads && t->dims[0] * t->dims[1] == n0 && t->dims[2] == n1 &&
              t->dims[3] == 1;
     if (role == TN_W_EMBD_TYPE)
@@ -198,7 +198,7 @@ static tern_status find_place(tn_source *s, int layer, tn_role role, tern_error 
                ", the hyperparameters want %" PRIu64 " x %" PRIu64,
                t->file, t->name, t->off_bytes, t->dims[0], t->dims[1], n0, n1);
     const bool in_blocks = tn_dtype_block(t->dtype) != 1 && (rows == 1 || p->turned);
-    const bool is_packed = t->packed && (p->turned || p->crossed || (rows == 1 && t->packed->rows != 1));
+    const bool is_packed = t->packed && (p->turned || (rows == 1 && t->packed->rows != 1));
     TN_FAIL_IF(in_blocks || is_packed, err, TERN_E_UNSUPPORTED,
                "%s: vector %s at offset %" PRIu64 " is stored as %s", t->file, t->name, t->off_bytes,
                t->packed ? s->packing : tn_dtype_name(t->dtype));
@@ -276,8 +276,7 @@ static bool of_first_values(const tn_source *s, const char *name) {
 
 /* Of an adapter for one kind of task, which Jina's third model has beside its weights: without a task none is used. */
 static bool of_task(const tn_source *s, const char *name) {
-    return s->st && s->arch->hf && !strcmp(s->arch->hf, "jina_bert_v3") &&
-           strstr(name, ".parametrizations.weight.0.lora_");
+    return s->st && s->arch->tasks && strstr(name, ".parametrizations.weight.0.lora_");
 }
 
 /* A tensor of a layer that no role takes would be left out of what is computed: it is refused. */
@@ -476,6 +475,10 @@ static tern_status open_folder(tn_source *s, const char *path, bool head, tern_e
     if (st == TERN_OK) st = tn_safetensors_open(s->ctx, path, &s->st, err);
     if (st == TERN_OK) st = tn_packing_apply(s->ctx, &plan, file, s->st, s->packing, sizeof s->packing, err);
     json_decref(whole); /* the plan is of it */
+    if (st == TERN_OK && !head) {
+        s->arch = tn_folder_arch(s->arch, s->st);
+        snprintf(s->h.arch, sizeof s->h.arch, "%s", s->arch->name);
+    }
     if (st == TERN_OK) st = tn_arch_next(s->arch, file, s->h.n_next, has_next(s->st), &s->h, err);
     if (st == TERN_OK && !s->h.n_next && has_next(s->st))
         leave_next(s, "is not supported for architecture", s->arch->name);
@@ -612,7 +615,8 @@ static tern_status read_crossed(const tn_source *s, const tn_place *p, const uin
                       end = row1 < (head + 1) * rank ? row1 - head * rank : rank;
         for (int64_t i = 0; i < n; i++) {
             const int64_t at = head * p->group_stride + p->row0 + i;
-            tn_dequantise(p->t->dtype, tensor + (uint64_t)at * row_bytes, column, (uint64_t)rank);
+            if (p->t->packed) tn_packed_row(p->t->packed, (uint64_t)at, column);
+            else tn_dequantise(p->t->dtype, tensor + (uint64_t)at * row_bytes, column, (uint64_t)rank);
             TN_TRY(check_finite(p, column, rank, at * rank, err));
             for (int64_t r = first; r < end; r++) dst[(head * rank + r - row0) * n + i] = column[r];
         }

@@ -10,8 +10,7 @@
 #include <string.h>
 
 enum {
-    PIECES = 8, /* maximum number of parts of an expert's product, where parts are to be even */
-    MAX_EMBD = 8192
+    PIECES = 8 /* maximum number of parts of an expert's product, where parts are to be even */
 };
 
 static uint8_t *place_of(const chunk *c, const tn_npu_site *s, int64_t place) {
@@ -22,23 +21,13 @@ static bool foresees(const tn_pipeline *p, const chunk *c) {
     return p->m->on_demand && p->call.form == TN_FORM_DECODE && c->f.r->n_rows < TN_FEW_ROWS;
 }
 
-/* The experts that a layer would choose for a row without its own attention. Attention's effect on their
- * scores is guessed to be its recent mean. */
+static void correct(void *user, int32_t layer, float *scores) { tn_on_demand_correct(user, layer, scores); }
+
 static void foresee(const tn_pipeline *p, const chunk *c, const tn_op *op, int32_t row) {
-    tn_role norm = op->experts.beside ? TN_W_ROUTER_NORM : TN_W_FFN_NORM;
-    const float *w = tn_model_vector(p->model, op->layer, norm);
-    size_t n_embd = (size_t)op->experts.n_embd, n = (size_t)op->experts.n;
-    float normed[MAX_EMBD], score[TN_MAX_EXPERTS], chosen[3 * TN_MAX_EXPERTS + 1];
     int32_t likely[TN_MAX_EXPERTS];
-    if (!w || p->model->h.norm != TN_NORM_RMS || n_embd > MAX_EMBD) return;
-    p->kern->rmsnorm_f32(tn_frame_row(&c->f, TN_BUF_X, (int32_t)n_embd, row), w, p->model->h.norm_eps, normed,
-                         n_embd);
-    const tn_linear *l = tn_model_linear(p->model, op->layer, TN_W_ROUTER);
-    p->kern->gemm_f32[l->dtype](normed, n_embd, l->panels, l->bias, score, n, 1, 0, n, n_embd);
-    tn_on_demand_correct(p->m->on_demand, op->layer, score);
-    tn_route_choose(op, p->model, score, chosen);
-    for (int32_t k = 0; k < op->experts.used; k++) likely[k] = tn_chosen_expert(chosen, k);
-    tn_on_demand_predict(p->m->on_demand, op->layer, likely, op->experts.used);
+    const float *x = tn_frame_row(&c->f, TN_BUF_X, op->experts.n_embd, row);
+    if (tn_route_guess(op, p->model, p->kern, x, correct, p->m->on_demand, likely))
+        tn_on_demand_predict(p->m->on_demand, op->layer, likely, op->experts.used);
 }
 
 void tn_experts_foresee(const tn_pipeline *p, const chunk *c, const tn_op *ops, int32_t n_ops) {

@@ -39,8 +39,10 @@ json_t *tn_adapters_list(const tern_engine *e, const tn_lora_mix *mix) {
         double scale = 0;
         for (int32_t k = 0; k < mix->n; k++)
             if (mix->at[k]->name == name) scale = (double)mix->scale[k];
-        tn_json_append(&list, tn_json_pack("{s:I, s:s, s:s, s:f}", "id", (json_int_t)i, "path", name, "name",
-                                           name, "scale", scale));
+        const char *prefix = "", *task = tern_engine_lora_task(e, i, &prefix);
+        tn_json_append(&list, tn_json_pack("{s:I, s:s, s:s, s:f, s:s, s:s}", "id", (json_int_t)i, "path",
+                                           name, "name", name, "scale", scale, "task_name", task ? task : "",
+                                           "prompt_prefix", prefix));
     }
     return list;
 }

@@ -11,7 +11,7 @@
  * those that are not in the list have no part. NULL or null: own. */
 tern_status tn_adapters_read(const tern_engine *e, const json_t *v, const tn_lora_mix *own, tn_lora_mix *out,
                              tern_error *err);
-/* [{id, path, name, scale}] of all adapters; scales in that mix. */
+/* [{id, path, name, scale, task_name, prompt_prefix}] of all adapters; scales in that mix. */
 json_t *tn_adapters_list(const tern_engine *e, const tn_lora_mix *mix);
 
 #endif

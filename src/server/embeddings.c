@@ -1,5 +1,5 @@
 /* Embeddings: a text after the other, each when its turn comes. */
-#include "engine/engine.h"
+#include "engine/adapters.h"
 #include "server/api.h"
 #include "server/priority.h"
 #include "server/prompts.h"
@@ -22,6 +22,8 @@ typedef struct embedding {
     bool cuts;       /* a text that is longer than the context is cut to it */
     size_t n_tokens; /* read so far */
     int priority;
+    const char *prefix;           /* that texts of the task begin with; NULL: no task was named */
+    char lora[TN_LORA_NAME + 32]; /* the adapter of the task, with its scale; "": those of any request */
 } embedding;
 
 static json_t *base64_of(const float *v, size_t n) {
@@ -82,6 +84,22 @@ static tern_status read_text(const json_t *v, json_t **out, tern_error *err) {
     return TERN_OK;
 }
 
+/* What the task's texts begin with goes in front; tokens are read as they are. Takes text. */
+static json_t *after_prefix(const embedding *e, json_t *text) {
+    if (!e->prefix || !*e->prefix || !json_is_string(text)) return text;
+    const size_t n_prefix = strlen(e->prefix), n = json_string_length(text);
+    char *whole = malloc(n_prefix + n + 1);
+    json_t *out = NULL;
+    if (whole) {
+        memcpy(whole, e->prefix, n_prefix);
+        memcpy(whole + n_prefix, json_string_value(text), n);
+        out = tn_json_string(whole, n_prefix + n);
+    }
+    free(whole);
+    json_decref(text);
+    return out;
+}
+
 /* The first tokens of a text, as many as the context holds; the end token stays the last. *out is the caller's. */
 static tern_status cut(const tn_queue_options *o, const json_t *text, json_t **out, tern_error *err) {
     const tn_tokenizer *t = o->e->model->tokenizer;
@@ -105,15 +123,18 @@ static tern_status embed_one(const tn_api_call *a, tn_queue *q, const json_t *te
     json_t *prompt;
     float *v;
     TN_TRY(read_text(text, &prompt, err));
-    tern_status st = tn_queue_embed(q, prompt, e->pool, a->client, e->priority, tn_client_gone, a->c, &v,
-                                    &e->n_tokens, err);
+    prompt = after_prefix(e, prompt);
+    TN_FAIL_IF(!prompt, err, TERN_E_MEMORY, "no memory for the embeddings");
+    const char *lora = *e->lora ? e->lora : NULL;
+    tern_status st = tn_queue_embed(q, prompt, lora, e->pool, a->client, e->priority, tn_client_gone, a->c,
+                                    &v, &e->n_tokens, err);
     if (st == TN_E_CONTEXT && e->cuts) {
         json_t *begin;
         st = cut(tn_queue_opts(q), prompt, &begin, err);
         json_decref(prompt);
         prompt = st == TERN_OK ? begin : NULL;
         if (prompt)
-            st = tn_queue_embed(q, prompt, e->pool, a->client, e->priority, tn_client_gone, a->c, &v,
+            st = tn_queue_embed(q, prompt, lora, e->pool, a->client, e->priority, tn_client_gone, a->c, &v,
                                 &e->n_tokens, err);
     }
     json_decref(prompt);
@@ -137,12 +158,28 @@ static const char *pooling_name(const tn_hparams *h) {
 /* A field that has a word, or says nothing. */
 static bool is_word(const json_t *v) { return !v || json_is_null(v) || json_is_string(v); }
 
+/* The task that the texts are embedded for, as Jina's own interface has it. A model without tasks does not follow it. */
+static tern_status read_task(const json_t *body, const tern_engine *engine, embedding *e, tn_request *ignored,
+                             tern_error *err) {
+    const json_t *said = json_object_get(body, "task");
+    tn_lora_mix mix;
+    if (tn_says_nothing(said)) return TERN_OK;
+    if (!tn_engine_has_tasks(engine)) {
+        tn_request_ignore(ignored, "task");
+        return TERN_OK;
+    }
+    TN_FAIL_IF(!json_is_string(said), err, TERN_E_INVALID, "'task' must be the name of a task");
+    TN_TRY(tn_task_parse(engine, json_string_value(said), &mix, &e->prefix, err));
+    snprintf(e->lora, sizeof e->lora, "%s:%.9g", mix.at[0]->name, (double)mix.scale[0]);
+    return TERN_OK;
+}
+
 /* What the body asks for, beside the texts. */
 static tern_status read_fields(const json_t *body, const tn_queue_options *o, size_t n_texts, embedding *e,
                                tn_request *ignored, tern_error *err) {
     const tn_hparams *h = &o->e->model->h;
-    static const char *const known[] = {"input", "model",   "encoding_format", "dimensions",
-                                        "user",  "pooling", "content",         "priority"};
+    static const char *const known[] = {"input",   "model",   "encoding_format", "dimensions", "user",
+                                        "pooling", "content", "priority",        "task"};
     const json_t *said = json_object_get(body, "pooling"),
                  *said_format = json_object_get(body, "encoding_format");
     const char *format = json_string_value(said_format), *field, *pooling = json_string_value(said);
@@ -169,6 +206,7 @@ static tern_status read_fields(const json_t *body, const tn_queue_options *o, si
                "pooling 'none' makes a vector for each token, which POST /embeddings tells; here it must be "
                "mean, or this model's own, which is %s",
                own);
+    TN_TRY(read_task(body, o->e, e, ignored, err));
     double wanted = (double)e->n;
     TN_TRY(tn_field_number(body, "dimensions", 1, (double)e->n, true, &wanted, err));
     e->n_told = (size_t)wanted;

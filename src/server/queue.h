@@ -129,11 +129,11 @@ tern_status tn_job_score(tn_job *j, tn_prefill *p, tern_error *err);
 tern_status tn_job_ended(tn_job *j, const tern_session *s, tern_error *err);
 /* Why what it says could not be put. */
 tern_status tn_job_unsaid(const tn_job *j, tern_error *err);
-/* The embedding, or of a reranker the score, of a text (a prompt as completions have it), for this client (tn_request), when its turn comes: *out [n_rows][n_embd], the caller's, to be freed with free; n_rows
- * is 1 where pool is not NONE. *n_tokens grows by the tokens read. gone(user) is asked now and then whether anybody still waits. */
-tern_status tn_queue_embed(tn_queue *q, const json_t *text, tn_pooling pool, uint64_t client, int priority,
-                           bool (*gone)(void *user), void *user, float **out, size_t *n_tokens,
-                           tern_error *err);
+/* The embedding, or of a reranker the score, of a text (a prompt as completions have it), for this client (tn_request), when its turn comes: *out [n_rows][n_embd], the caller's, to be freed with free. lora: the adapters
+ * that it is read with, "NAME[:SCALE],..."; NULL: those of requests that name none. n_rows is 1 where pool is not NONE. *n_tokens grows by the tokens read. gone(user) is asked now and then whether anybody still waits. */
+tern_status tn_queue_embed(tn_queue *q, const json_t *text, const char *lora, tn_pooling pool,
+                           uint64_t client, int priority, bool (*gone)(void *user), void *user, float **out,
+                           size_t *n_tokens, tern_error *err);
 enum { TN_EMBED_NUMBERS = 1 << 21 }; /* of a text's vectors together */
 /* What answers may hold until it is sent: bytes of one whose client does not read it, of all such together, and
  * probabilities of tokens in replies that are no streams. An answer that would hold more ends, and says so. */

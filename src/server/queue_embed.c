@@ -8,6 +8,7 @@ tern_status tn_job_embed(tn_job *j, tern_session *s, tern_error *err) {
     const tn_hparams *h = &s->e->model->h;
     const int32_t *ids = j->a.said.ids;
     const size_t n = j->a.said.n_ids, n_embd = (size_t)h->n_embd;
+    tn_session_mix(s, &j->a.mix);
     if (h->pooling == TN_POOL_RANK) return tern_session_rank(s, ids, n, j->vector, err);
     if (j->pool != TN_POOL_NONE)
         return tern_session_embed(s, ids, n, j->pool == TN_POOL_MEAN, j->vector, n_embd, err);

@@ -48,7 +48,7 @@ static tern_status compare_all(const tn_api_call *a, tn_queue *q, int priority, 
     float *asked = NULL;
     tern_engine_info(tn_queue_opts(q)->e, &info);
     const size_t n = (size_t)info.n_embd;
-    TN_TRY(tn_queue_embed(q, query, TN_POOL_UNSAID, a->client, priority, tn_client_gone, a->c, &asked,
+    TN_TRY(tn_queue_embed(q, query, NULL, TN_POOL_UNSAID, a->client, priority, tn_client_gone, a->c, &asked,
                           n_tokens, err));
     const double square = dot(asked, asked, n);
     tern_status st = TERN_OK;
@@ -58,7 +58,7 @@ static tern_status compare_all(const tn_api_call *a, tn_queue *q, int priority, 
         float *v = NULL;
         if (!json_is_string(text)) st = tn_fail(err, TERN_E_INVALID, "'documents' must be a list of texts");
         else
-            st = tn_queue_embed(q, text, TN_POOL_UNSAID, a->client, priority, tn_client_gone, a->c, &v,
+            st = tn_queue_embed(q, text, NULL, TN_POOL_UNSAID, a->client, priority, tn_client_gone, a->c, &v,
                                 n_tokens, err);
         if (st != TERN_OK) break;
         const double length = sqrt(square * dot(v, v, n));
@@ -82,7 +82,7 @@ static tern_status score_all(const tn_api_call *a, tn_queue *q, int priority, co
             st = tn_fail(err, TERN_E_INVALID, "'documents' must be a list of texts");
         if (st == TERN_OK) st = both(e, query, text, &ids, err);
         if (st == TERN_OK)
-            st = tn_queue_embed(q, ids, TN_POOL_UNSAID, a->client, priority, tn_client_gone, a->c, &v,
+            st = tn_queue_embed(q, ids, NULL, TN_POOL_UNSAID, a->client, priority, tn_client_gone, a->c, &v,
                                 n_tokens, err);
         json_decref(ids);
         if (st != TERN_OK) break;

@@ -2,16 +2,18 @@
 #include "server/queue.h"
 
 #include <stdlib.h>
+#include <string.h>
 
-tern_status tn_queue_embed(tn_queue *q, const json_t *text, tn_pooling pool, uint64_t client, int priority,
-                           bool (*gone)(void *user), void *user, float **out, size_t *n_tokens,
-                           tern_error *err) {
+tern_status tn_queue_embed(tn_queue *q, const json_t *text, const char *lora, tn_pooling pool,
+                           uint64_t client, int priority, bool (*gone)(void *user), void *user, float **out,
+                           size_t *n_tokens, tern_error *err) {
     tern_model_info info;
     *out = NULL;
     tern_engine_info(tn_queue_opts(q)->e, &info);
     float *v = malloc((size_t)info.n_embd * sizeof *v);
     /* A copy: the thread that computes may let go of it last, and counts of references order nothing between threads. */
     json_t *body = tn_json_pack("{s:o}", "prompt", tn_json_copy(text));
+    if (lora) tn_json_set(&body, "lora", tn_json_string(lora, strlen(lora)));
     if (!v || !body) {
         free(v);
         json_decref(body);

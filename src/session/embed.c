@@ -132,7 +132,7 @@ static float score_of(const tn_model *m, float *v, float *layer, float *scores) 
     if (h->score_layer) score_layer(m, v, layer);
     product(tn_model_vector(m, last, TN_W_SCORE), tn_model_vector(m, last, TN_W_SCORE_B), v, n, n_scores,
             scores);
-    if (h->bidirectional || n_scores == 1) return scores[0];
+    if (h->bidirectional || n_scores == 1) return h->score_tanh ? tanhf(scores[0]) : scores[0];
     double all = 0;
     for (size_t i = 0; i < n_scores; i++) all += exp((double)scores[i] - (double)scores[0]);
     return (float)(1 / all);

@@ -668,8 +668,11 @@ static void put_file_experts(tn_file_experts *x, tn_stats *out) {
     out->experts_room_bytes = (uint64_t)t.n_slots * t.slot_bytes;
     out->experts_taken = t.n_taken;
     out->experts_hits = t.n_hits;
+    out->experts_ahead = t.n_ahead;
     out->experts_read_bytes = t.n_read_bytes;
     out->experts_wait_s = (double)t.wait_ns * 1e-9;
+    out->experts_chosen = t.n_predicted;
+    out->experts_foreseen = t.n_right;
 }
 #endif
 

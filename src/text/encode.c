@@ -669,7 +669,7 @@ tern_status tn_tokenize_pair(const tn_tokenizer *t, const char *const text[2], c
     for (int i = 0; i < 2; i++) {
         size_t k, left = n < cap ? cap - n : 0;
         /* the first text is preceded by the beginning token; RoBERTa's kind ends it with two end tokens */
-        bool twice = i && t->kind == TN_TOK_UNIGRAM && t->add_eos && t->eos >= 0;
+        bool twice = i && t->end_twice && t->add_eos && t->eos >= 0;
         if (twice && left) ids[n] = t->eos;
         if (twice) n++, left -= left > 0;
         tern_status st =

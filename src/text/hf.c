@@ -205,6 +205,7 @@ static tern_status read_post_processor(tn_hf_draft *d, const json_t *p, int dept
                        json_integer_value(sep) >= TN_HF_VOCAB,
                    d->err, TERN_E_FORMAT, "post-processor \"%s\" without cls and sep", tn_hf_text(p, "type"));
         d->spec.add_bos = d->spec.add_eos = true;
+        d->spec.end_twice = d->spec.end_twice || tn_hf_is(p, "type", "RobertaProcessing");
         d->spec.bos = (int32_t)json_integer_value(cls);
         d->spec.eos = (int32_t)json_integer_value(sep);
         return TERN_OK;

@@ -18,7 +18,7 @@ void tn_pretok_close(tn_pretok **p);
 typedef struct tn_pretok_family {
     const char *name;            /* as GGUF has it */
     const char *const *patterns; /* NULL-terminated */
-    bool ignore_merges, add_bos, nfc;
+    bool ignore_merges, add_bos, nfc, end_twice;
 } tn_pretok_family;
 
 /* Returns NULL for an unknown name. */

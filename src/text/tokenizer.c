@@ -247,6 +247,7 @@ void tn_tokenizer_spec_defaults(tn_tokenizer_spec *s, tn_tok_kind kind, const ch
     s->ignore_merges = family->ignore_merges;
     s->add_bos = family->add_bos;
     s->nfc = family->nfc;
+    s->end_twice = family->end_twice;
 }
 
 /* Writes the bytes that a token's text stands for. Returns their number, at most n; SIZE_MAX where it is none. */
@@ -512,6 +513,7 @@ static tern_status fill_from_spec(tn_tokenizer *t, const tn_tokenizer_spec *s, t
     t->merge_spaces = s->merge_spaces;
     t->add_bos = s->add_bos;
     t->add_eos = s->add_eos;
+    t->end_twice = s->end_twice || s->kind == TN_TOK_UNIGRAM;
     t->bos = tn_tok_checked_id(t, s->bos);
     t->eos = tn_tok_checked_id(t, s->eos);
     t->eot = tn_tok_checked_id(t, s->eot);

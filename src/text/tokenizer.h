@@ -63,6 +63,7 @@ typedef struct tn_tokenizer_spec {
     const uint8_t *charsmap;       /* UNIGRAM: SentencePiece's precompiled map, or NULL */
     size_t charsmap_bytes;
     bool add_bos, add_eos;
+    bool end_twice;                  /* two end tokens between two texts: RoBERTa's kind */
     int32_t bos, eos, eot, unk, pad; /* -1: none */
     const int32_t *ends; /* further end-of-generation ids; the well-known names are found without this */
     size_t n_ends;

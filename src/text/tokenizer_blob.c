@@ -42,7 +42,8 @@ enum {
     BLOB_MERGE_SPACES = 4096,
     BLOB_CHARSMAP = 8192,
     BLOB_RERANK_TEMPLATE = 16384,
-    BLOB_ALL_FLAGS = 32767
+    BLOB_END_TWICE = 32768, /* of ranked merges; unigram models have it anyway */
+    BLOB_ALL_FLAGS = 65535
 };
 
 static uint8_t *put_u32(uint8_t *p, uint32_t v) {
@@ -150,7 +151,8 @@ static tern_status save(const tn_tokenizer *t, const uint8_t *stored, uint8_t **
                      (t->add_bos ? BLOB_ADD_BOS : 0) | (t->add_eos ? BLOB_ADD_EOS : 0) |
                      (t->lowercase ? BLOB_LOWERCASE : 0) | (t->strip_accents ? BLOB_STRIP_ACCENTS : 0) |
                      (t->merge_spaces ? BLOB_MERGE_SPACES : 0) | (t->charsmap ? BLOB_CHARSMAP : 0) |
-                     (t->rerank_template ? BLOB_RERANK_TEMPLATE : 0);
+                     (t->rerank_template ? BLOB_RERANK_TEMPLATE : 0) |
+                     (t->end_twice && t->kind != TN_TOK_UNIGRAM ? BLOB_END_TWICE : 0);
     const uint32_t fields[BLOB_FIELDS] = {
         t->kind, t->n_vocab,       t->n_merges,      t->n_patterns,    t->n_ends,        (uint32_t)n_text,
         flags,   (uint32_t)t->bos, (uint32_t)t->eos, (uint32_t)t->eot, (uint32_t)t->unk, (uint32_t)t->pad};
@@ -418,6 +420,7 @@ static tern_status read_core(tn_tokenizer *t, const uint8_t *blob, size_t n_byte
                "tokenizer blob: a unigram tokenizer without scores");
     t->add_bos = flags & BLOB_ADD_BOS;
     t->add_eos = flags & BLOB_ADD_EOS;
+    t->end_twice = flags & BLOB_END_TWICE || t->kind == TN_TOK_UNIGRAM;
     int32_t *ids[] = {&t->bos, &t->eos, &t->eot, &t->unk, &t->pad};
     for (int i = 0; i < 5; i++) *ids[i] = tn_tok_checked_id(t, (int32_t)f[7 + i]);
 

@@ -49,7 +49,8 @@ struct tn_tokenizer {
     _Atomic uint64_t *direct;
     char *patterns[TN_PRETOK_MAX];
     uint32_t n_patterns;
-    bool ignore_merges, space_prefix, space_prefix_first, space_prefix_missing, nfc, add_bos, add_eos;
+    bool ignore_merges, space_prefix, space_prefix_first, space_prefix_missing, nfc, add_bos, add_eos,
+        end_twice;
     bool lowercase, strip_accents, merge_spaces;
     uint8_t *charsmap; /* or NULL */
     uint32_t charsmap_bytes;

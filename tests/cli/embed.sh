@@ -28,4 +28,17 @@ refused 1 "$tern" embed "$m" "the inn and the inn" -c 4
 refused 2 "$tern" embed "$m" "the inn" --temp 0
 "$tern" embed "$m" "the inn" -c 16 | cmp -s - <(head -n 1 "$tmp/two") || fail "a short context changes a vector"
 ! "$tern" embed --help | grep -q -e --temp -e "The answer" || fail "--help shows what has no effect"
+# an adapter of a task, from the folder and from a file of its own, and what it puts in front of a text
+j=tests/oracle/embedding/jina-bert-v3
+q="Represent the query for retrieving evidence documents: "
+"$tern" embed $j/hf "the fox" --task retrieval.query >"$tmp/task" 2>"$tmp/err" || fail "--task"
+"$tern" embed $j/hf "the fox" "${q}the fox" >"$tmp/none" 2>"$tmp/err" || fail "no task"
+for l in 1 2; do sed -n ${l}p "$tmp/none" | cmp -s - "$tmp/task" && fail "the task changes nothing"; done
+"$tern" embed $j/model.gguf --lora $j/lora-retrieval.query.gguf "the fox" --task retrieval.query | cmp -s - "$tmp/task" || fail "another vector with the adapter's file"
+"$tern" embed $j/model.gguf --lora $j/lora-retrieval.query.gguf "the fox" | cmp -s - <(head -n 1 "$tmp/none") || fail "an adapter of a task without the task"
+"$tern" embed $j/model.gguf --lora $j/lora-retrieval.query.gguf:1 "${q}the fox" | cmp -s - "$tmp/task" || fail "a scale that is said"
+refused 1 "$tern" embed $j/hf "the fox" --task query
+grep -q "retrieval.passage" "$tmp/err" || fail "the tasks are not told"
+refused 1 "$tern" embed "$m" "the fox" --task retrieval.query
+refused 2 "$tern" embed $j/hf "the fox" --task retrieval.query --question "a fox?"
 echo "embed: fine"

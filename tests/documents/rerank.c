@@ -5,8 +5,10 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include "documents/embed.h"
 #include "documents/rerank.h"
 
+#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -211,6 +213,40 @@ static void no_reranker(void **state) {
     }
 }
 
+/* Passages and questions have adapters of their own where the model has them: the vectors are those of the tasks. */
+static void for_its_tasks(void **state) {
+    (void)state;
+    enum { WIDTH = 32 };
+    tern_engine *e = open_engine("tests/oracle/embedding/jina-bert-v3/hf");
+    json_error_t je;
+    json_t *all = json_load_file("tests/oracle/embedding/jina-bert-v3/tasks.json", 0, &je), *told;
+    tn_embedding *v;
+    tn_embedder as;
+    tern_error err = {0};
+    int n = 0;
+    size_t i;
+    assert_non_null(all);
+    assert_int_equal(tn_embedding_open(e, "m", false, &v, &as, &err), TERN_OK);
+    json_array_foreach(all, i, told) {
+        const char *task = json_string_value(json_object_get(told, "task")),
+                   *text = json_string_value(json_object_get(told, "bare"));
+        const bool asks = !strcmp(task, "retrieval.query");
+        float got[WIDTH];
+        if (!asks && strcmp(task, "retrieval.passage")) continue;
+        assert_int_equal((asks ? as.embed_query : as.embed)(as.user, text, strlen(text), got, &err), TERN_OK);
+        for (size_t k = 0; k < WIDTH; k++) {
+            const double d =
+                (double)got[k] - json_number_value(json_array_get(json_object_get(told, "vector"), k));
+            if (d > 1e-4 || d < -1e-4) fail_msg("%s: off by %g", task, d);
+        }
+        n++;
+    }
+    assert_int_equal(n, 4);
+    json_decref(all);
+    tn_embedding_close(&v);
+    tern_engine_close(&e);
+}
+
 int main(void) {
 #define T(name) cmocka_unit_test_setup_teardown(name, fresh, clean)
     const struct CMUnitTest tests[] = {T(in_its_order),
@@ -219,6 +255,7 @@ int main(void) {
                                        T(failing),
                                        cmocka_unit_test(reach),
                                        cmocka_unit_test(by_a_session),
-                                       cmocka_unit_test(no_reranker)};
+                                       cmocka_unit_test(no_reranker),
+                                       cmocka_unit_test(for_its_tasks)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
 /* Models that embed: are texts cut into the ids of an independent tokenizer, are the rows of a text, its vector and
  * its score those of a float64 model, from both kinds of files; and does such a model refuse to write? */
 #include "model/folder_text.h"
+#include "engine/adapters.h"
 #include "engine/engine.h"
 #include "session/session.h"
 
@@ -132,6 +133,177 @@ static void agrees_with_the_definitions(void **state) {
     }
     closedir(d);
     assert_in_range(n, 15, 100);
+}
+
+#define THIRD CASES "/jina-bert-v3"
+
+static tern_engine *open_with(const char *path, const char *scheme, const char *lora) {
+    tern_options o;
+    tern_error err = {0};
+    tn_options_defaults(&o);
+    o.scheme = scheme;
+    o.lora = lora;
+    tern_engine *e = NULL;
+    if (tern_engine_open(path, &o, &e, &err) != TERN_OK) fail_msg("%s", err.message);
+    return e;
+}
+
+/* Every text of tasks.json whose task the engine has, and then without a task what the weights give alone. */
+static int check_tasks(const char *path, const char *lora) {
+    tern_engine *e = open_with(path, "float", lora);
+    tern_session *s = fixture_session(e, MAX_TOK, NULL);
+    json_t *all = load(THIRD "/tasks.json"), *bare = load(THIRD "/vectors.json"), *told;
+    int n = 0;
+    size_t i;
+    json_array_foreach(all, i, told) {
+        tn_lora_mix mix;
+        tern_error err = {0};
+        const char *prefix, *task = json_string_value(json_object_get(told, "task"));
+        char text[2000];
+        if (tn_task_parse(e, task, &mix, &prefix, &err) != TERN_OK) {
+            assert_int_equal(err.code, TERN_E_INVALID);
+            continue;
+        }
+        snprintf(text, sizeof text, "%s%s", prefix, json_string_value(json_object_get(told, "bare")));
+        assert_string_equal(text, json_string_value(json_object_get(told, "text")));
+        tn_session_mix(s, &mix);
+        check_text(path, e, s, told);
+        n++;
+    }
+    tern_error err = {0};
+    must(tern_session_lora(s, NULL, &err), &err); /* those of a new session: none */
+    json_array_foreach(bare, i, told) check_text(path, e, s, told);
+    json_decref(all);
+    json_decref(bare);
+    tern_session_close(&s);
+    tern_engine_close(&e);
+    return n;
+}
+
+/* Jina's third model has an adapter for each task, in its folder or in files of their own. */
+static void embeds_for_tasks(void **state) {
+    (void)state;
+    assert_int_equal(check_tasks(THIRD "/hf", NULL), 10);
+    assert_int_equal(check_tasks(THIRD "/model.gguf",
+                                 THIRD "/lora-retrieval.query.gguf,b=" THIRD "/lora-text-matching.gguf"),
+                     4);
+}
+
+/* What a caller of the library sees; and one that is not for a task alone when its scale is said. */
+static void tells_tasks(void **state) {
+    (void)state;
+    const char *prefix = NULL;
+    tern_engine *e = open_with(THIRD "/hf", "float", NULL);
+    tern_session *s = fixture_session(e, 16, NULL);
+    assert_string_equal(tern_engine_lora(e, 0), "retrieval.query");
+    assert_string_equal(tern_engine_lora_task(e, 0, &prefix), "retrieval.query");
+    assert_string_equal(prefix, "Represent the query for retrieving evidence documents: ");
+    assert_string_equal(tern_engine_lora_task(e, 4, &prefix), "text-matching");
+    assert_string_equal(prefix, "");
+    assert_null(tern_engine_lora_task(e, 5, &prefix));
+    assert_int_equal(s->mix.n, 0);
+    tern_session_close(&s);
+    tern_engine_close(&e);
+    e = open_with(THIRD "/model.gguf", "float", "it=" THIRD "/lora-retrieval.query.gguf:0.5");
+    s = fixture_session(e, 16, NULL);
+    tn_lora_mix mix;
+    tern_error err = {0};
+    assert_string_equal(tern_engine_lora(e, 0), "it");
+    assert_string_equal(tern_engine_lora_task(e, 0, NULL), "retrieval.query");
+    assert_int_equal(s->mix.n, 1);
+    must(tn_task_parse(e, "retrieval.query", &mix, &prefix, &err), &err);
+    assert_true(mix.n == 1 && mix.scale[0] == 0.5f);
+    tern_session_close(&s);
+    tern_engine_close(&e);
+    tern_options o;
+    tn_options_defaults(&o);
+    o.lora = "x=" THIRD "/lora-retrieval.query.gguf,y=" THIRD "/lora-retrieval.query.gguf";
+    assert_int_equal(tern_engine_open(THIRD "/model.gguf", &o, &e, &err), TERN_E_INVALID);
+    assert_non_null(strstr(err.message, "for the task retrieval.query, too"));
+}
+
+/* In blocks of 8 bits the adapter is added, too. */
+static void adds_to_blocks(void **state) {
+    (void)state;
+    tern_engine *e = open_with(THIRD "/hf", "int8", NULL);
+    tern_session *s = fixture_session(e, MAX_TOK, NULL);
+    json_t *all = load(THIRD "/tasks.json"), *told = json_array_get(all, 0), *x;
+    int32_t ids[MAX_TOK];
+    float v[WIDTH];
+    double cosine[2] = {0};
+    size_t n = ids_of(e, told, ids), i;
+    for (int with = 0; with < 2; with++) {
+        tern_error err = {0};
+        must(tern_session_lora(s, with ? "retrieval.query" : "none", &err), &err);
+        must(tern_session_embed(s, ids, n, false, v, WIDTH, &err), &err);
+        json_array_foreach(json_object_get(told, "vector"), i, x) cosine[with] +=
+            (double)v[i] * json_number_value(x);
+    }
+    if (cosine[1] < 0.998 || cosine[0] > 0.95)
+        fail_msg("%g with the adapter, %g without", cosine[1], cosine[0]);
+    json_decref(all);
+    tern_session_close(&s);
+    tern_engine_close(&e);
+}
+
+/* The folder with other words about its adapters. */
+static void refuses_broken_tasks(void **state) {
+    (void)state;
+    static const struct {
+        const char *patch, *why;
+    } all[] = {
+        {"{\"lora_adaptations\": null}", "no list lora_adaptations"},
+        {"{\"lora_adaptations\": []}", "no list lora_adaptations"},
+        {"{\"lora_adaptations\": [\"separation\"]}", "holds 5 matrices, and lora_adaptations has 1 names"},
+        {"{\"lora_adaptations\": [1, 2, 3, 4, 5]}", "lora_adaptations[0] is no name"},
+        {"{\"lora_adaptations\": [\"separation\", \"separation\", \"a\", \"b\", \"c\"]}", "twice"},
+        {"{\"lora_adaptations\": [\"a b\", \"c\", \"d\", \"e\", \"f\"], \"task_instructions\": null}",
+         "'a b' is no name of a task"},
+        {"{\"task_instructions\": {\"separation\": \"\"}}", "has no text for 'retrieval.query'"},
+        {"{\"task_instructions\": []}", "must be an object"},
+        {"{\"lora_rank\": 8}", "rank 4: want 8"},
+        {"{\"lora_rank\": 0}", "want 1 to"},
+        {"{\"lora_alpha\": \"x\"}", "must be numbers"},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        char folder[FIXTURE_PATH], path[FIXTURE_PATH + 40];
+        tern_error err = {0};
+        tern_engine *e = NULL;
+        fixture_copy_folder(THIRD "/hf", folder, "tasks");
+        snprintf(path, sizeof path, "%s/config.json", folder);
+        json_t *j = load(path);
+        fixture_patch(j, all[i].patch);
+        assert_int_equal(json_dump_file(j, path, 0), 0);
+        json_decref(j);
+        const tern_status st = tern_engine_open(folder, NULL, &e, &err);
+        if (st != TERN_E_FORMAT || !strstr(err.message, all[i].why))
+            fail_msg("%s: %d, %s", all[i].patch, (int)st, err.message);
+    }
+}
+
+/* Tensors under another name. */
+static void refuses_adapters_of_nothing(void **state) {
+    (void)state;
+    static const struct {
+        const char *from, *to, *why;
+    } all[] = {
+        {"layers.1.mlp.fc2.parametrizations.weight.0.lora_A",
+         "layers.1.mlp.fc2.parametrizations.weight.0.lora_C", "has no A beside it"},
+        {"layers.1.mlp.fc2.parametrizations.weight.0.lora_",
+         "layers.1.mlp.fc9.parametrizations.weight.0.lora_", "changes none of the linears"},
+        {"word_embeddings.parametrizations.weight.0.lora_", "word_embeddinks.parametrizations.weight.0.lora_",
+         "changes none of the linears"},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        char folder[FIXTURE_PATH], path[FIXTURE_PATH + 40];
+        tern_error err = {0};
+        tern_engine *e = NULL;
+        fixture_copy_folder(THIRD "/hf", folder, "nothing");
+        snprintf(path, sizeof path, "%s/model.safetensors", folder);
+        fixture_changed(path, path, all[i].from, all[i].to, strlen(all[i].from));
+        assert_int_not_equal(tern_engine_open(folder, NULL, &e, &err), TERN_OK);
+        if (!strstr(err.message, all[i].why)) fail_msg("%s: %s", all[i].from, err.message);
+    }
 }
 
 /* A tokenizer that a package holds has the template for a question and a text, too. */
@@ -283,14 +455,17 @@ static void is_found_by_its_files(void **state) {
     (void)state;
     tn_ctx ctx;
     tn_ctx_init(&ctx, NULL);
-    static const char *const yes[] = {"jina-rerank-v2/hf", "jina-rerank-v2/model.gguf", "modern-bert-rank/hf",
-                                      "bert-rank/model.gguf"},
+    static const char *const yes[] = {"jina-rerank-v2/hf",         "jina-rerank-v2/model.gguf",
+                                      "modern-bert-rank/hf",       "jina-rerank-v1/hf",
+                                      "jina-rerank-v1/model.gguf", "bert-rank/model.gguf"},
                              *const no[] = {"jina-bert-v3/hf", "qwen3-rerank/hf", "bert/hf",
                                             "bert/model.gguf"};
-    for (int i = 0; i < 4; i++) {
-        char path[600];
+    char path[600];
+    for (size_t i = 0; i < sizeof yes / sizeof *yes; i++) {
         snprintf(path, sizeof path, CASES "/%s", yes[i]);
         assert_true(tn_file_reranks(&ctx, path));
+    }
+    for (size_t i = 0; i < sizeof no / sizeof *no; i++) {
         snprintf(path, sizeof path, CASES "/%s", no[i]);
         assert_false(tn_file_reranks(&ctx, path));
     }
@@ -312,6 +487,11 @@ static void writes_nothing(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(agrees_with_the_definitions),
+        cmocka_unit_test(embeds_for_tasks),
+        cmocka_unit_test(tells_tasks),
+        cmocka_unit_test(adds_to_blocks),
+        cmocka_unit_test(refuses_broken_tasks),
+        cmocka_unit_test(refuses_adapters_of_nothing),
         cmocka_unit_test(keeps_the_template),
         cmocka_unit_test(refuses_what_it_does_not_compute),
         cmocka_unit_test(believes_its_modules),

@@ -121,6 +121,31 @@ static void same_bits(void **state) {
     }
 }
 
+/* Before a layer's attention its experts are guessed, and the system is told of those that are not in memory: far more
+ * often rightly than by chance, and of steps alone, not of prompts. */
+static void foresees_experts_of_steps(void **state) {
+    (void)state;
+    for (int p = 0; p < N_MIXTURES; p++) {
+        tern_options o = options(2);
+        tn_experts_need need;
+        tn_file_experts_stats s;
+        o.max_memory_bytes = memory_for(files[p], &o, 0.3, &need);
+        tern_engine *e = fixture_engine(files[p], &o);
+        const tn_hparams *h = &e->model->h;
+        logits_of(e, N_PROMPT, got);
+        tn_file_experts_stats_get(e->model->file_experts, &s);
+        const uint64_t chosen = (uint64_t)N_STEPS * (uint64_t)(h->n_layers - 1) * (uint64_t)h->n_experts_used;
+        const double by_chance = (double)h->n_experts_used / h->n_experts,
+                     right = (double)s.n_right / (double)s.n_predicted;
+        printf("%s: %.2f right, %.2f by chance; %llu of %llu read were told of\n", mixtures[p].arch, right,
+               by_chance, (unsigned long long)s.n_ahead, (unsigned long long)(s.n_taken - s.n_hits));
+        assert_int_equal(s.n_predicted, chosen);
+        assert_true(right > by_chance + 0.2);
+        assert_true(s.n_ahead && s.n_ahead < s.n_taken - s.n_hits);
+        tern_engine_close(&e);
+    }
+}
+
 /* Rows of several texts choose experts together. */
 static void several_texts(void **state) {
     (void)state;
@@ -331,6 +356,7 @@ static void what_changed_is_an_error(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(same_bits),
+                                       cmocka_unit_test(foresees_experts_of_steps),
                                        cmocka_unit_test(several_texts),
                                        cmocka_unit_test(within_the_budget),
                                        cmocka_unit_test(used_least_goes_first),

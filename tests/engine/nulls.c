@@ -65,6 +65,7 @@ static void without_objects(void **state) {
     INVALID(tern_engine_open_fd, 0, NULL, NULL, err);
     assert_int_equal(NOTHING(tern_token_special, NULL, TERN_TOKEN_EOS), -1);
     assert_null(NOTHING(tern_engine_lora, NULL, 0));
+    assert_null(NOTHING(tern_engine_lora_task, NULL, 0, NULL));
     INVALID(tern_session_lora, NULL, NULL, err);
     INVALID(tern_session_truncate, NULL, 0, err);
     INVALID(tern_session_copy, NULL, NULL, err);

@@ -271,6 +271,16 @@ def loras():
             size = 4 * shape[0] * shape[1]
             head[f"base_model.model.model.layers.0.{name}.lora_{which}.weight"] = {"dtype": "F32", "shape": shape, "data_offsets": [at, at + size]}
             at += size
+    rows = {"token_embd.weight.lora_a": ((2, 16), 0), "token_embd.weight.lora_b": ((2, 8), 0), "token_types.weight.lora_a": ((8, 2), 0), "token_types.weight.lora_b": ((2, 1), 0)}
+    yield "embedding", b"\0" + gguf({"general.architecture": ("str", "jina-bert-v3"), **own, "adapter.lora.task_name": ("str", "it"), "adapter.lora.prompt_prefix": ("str", "of it: ")}, rows)
+    of_tasks, end = {}, 0
+    for name, a, b in (("embeddings.word_embeddings", [2, 16, 2], [2, 2, 8]), ("embeddings.token_type_embeddings", [2, 1, 2], [2, 2, 8]),
+                       ("encoder.layers.0.mixer.Wqkv", [2, 2, 8], [2, 16, 2]), ("encoder.layers.0.mlp.fc1", [2, 2, 8], [2, 12, 2])):
+        for which, shape in (("A", a), ("B", b)):
+            size = 4 * shape[0] * shape[1] * shape[2]
+            of_tasks[f"roberta.{name}.parametrizations.weight.0.lora_{which}"] = {"dtype": "F32", "shape": shape, "data_offsets": [end, end + size]}
+            end += size
+    yield "tasks", b"\2\1" + safetensors(of_tasks, end)
     yield "peft", b"\1" + struct.pack("<H", len(config)) + config + safetensors(head, at)
 
 

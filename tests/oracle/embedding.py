@@ -4,7 +4,7 @@ definitions. tests/model/embedding.c and tests/text/pieces.c compare with it.
 
     tests/oracle/embedding.py             writes tests/oracle/embedding
     tests/oracle/embedding.py --check     are the files what this makes?
-    tests/oracle/embedding.py --peer URL NAME     asks llama.cpp's server, which runs NAME.gguf with --embeddings, for the text's
+    tests/oracle/embedding.py --peer URL NAME [TASK]     asks llama.cpp's server, which runs NAME.gguf with --embeddings, for the text's
                                                   vectors too, and keeps the largest difference with the vectors
 """
 import base64
@@ -226,7 +226,9 @@ CASES = {
     "modern-bert-rank": dict(arch="modern-bert", pooling="rank", window=64, bytes=MODERN, layers=4),
     "jina-bert-v2": dict(arch="jina-bert-v2", pooling="mean"),
     "jina-bert-v2-code": dict(arch="jina-bert-v2", pooling="mean", bytes=ROBERTA, code=True, e=24, heads=6),
-    "jina-bert-v3": dict(arch="jina-bert-v3", pooling="mean", unigram=True),
+    "jina-bert-v3": dict(arch="jina-bert-v3", pooling="mean", unigram=True, joined=True, tasks=True),
+    "jina-rerank-v1": dict(arch="jina-bert-v2", pooling="rank", bytes=ROBERTA, code=True, e=24, heads=6, layers=2, bare=True),
+    "jina-rerank-v1-words": dict(arch="jina-bert-v2", pooling="rank", layers=2, bare=True),
     "jina-rerank-v2": dict(arch="bert", pooling="rank", unigram=True, padded=2, joined=True),
     "nomic-bert-moe": dict(arch="nomic-bert-moe", pooling="mean", unigram=True, experts=4, layers=4),
 }
@@ -318,6 +320,52 @@ def weights(name, case, n_vocab):
             t["cls.bias"] = vec(E)
         t["cls.output.weight"], t["cls.output.bias"] = m(1, E, gain=3.0), vec(1)
     return t
+
+
+TASKS = {"retrieval.query": "Represent the query for retrieving evidence documents: ", "retrieval.passage": "Represent the document for retrieval: ",
+         "separation": "", "classification": "", "text-matching": ""}  # of Jina's third model, with what its texts begin with
+FILES = ("retrieval.query", "text-matching")
+RANK, ALPHA = 4, 1.0
+
+
+def adapters(t):
+    """What each task adds to the embedding, the types and the linears of a layer: A and B [task] of every tensor as the folder has it. A tensor
+    of a linear becomes W + alpha / rank B A; of an embedding, whose rows are looked up, W + alpha / rank A B."""
+    rng, out = np.random.default_rng(31), {}
+    whole = {k: v for k, v in t.items() if not any(f".attn_{c}." in k for c in "qkv")}
+    for i in range(LAYERS):
+        whole[f"blk.{i}.attn_qkv.weight"] = join([t[f"blk.{i}.attn_{c}.weight"] for c in "qkv"])
+    for name in sorted(whole):
+        n, *k = whole[name].values.shape
+        if name.endswith("norm.weight") or not k:
+            continue
+        looked_up = name in ("token_embd.weight", "token_types.weight")
+        a, b = ((n, RANK), (RANK, k[0])) if looked_up else ((RANK, k[0]), (n, RANK))
+        out[name] = tuple(Stored(rng.standard_normal((len(TASKS), *s)) * (0.9 if looked_up else 1.2 / k[0] ** 0.5 if s is a else 0.6), "F32") for s in (a, b))
+    return out
+
+
+def merged(case, t, task, without=None):
+    """The weights with the adapter of a task."""
+    i, out = list(TASKS).index(task), dict(t)
+    for name, (a, b) in adapters(t).items():
+        if name == without:
+            continue
+        a, b = a.values[i], b.values[i]
+        add = ALPHA / RANK * (a @ b if name in ("token_embd.weight", "token_types.weight") else b @ a)
+        if "attn_qkv" in name:
+            for j, c in enumerate("qkv"):
+                out[name.replace("qkv", c)] = Exact(t[name.replace("qkv", c)].values + add[j * E : (j + 1) * E])
+        else:
+            out[name] = Exact(t[name].values + add)
+    return out
+
+
+class Exact:
+    """Of no file."""
+
+    def __init__(self, values):
+        self.values = values
 
 
 def slopes(n):
@@ -423,6 +471,8 @@ def pooled(case, t, rows):
         v = v * 0.5 * (1 + np.vectorize(math.erf)(v / math.sqrt(2)))
         v = (v - v.mean()) / np.sqrt(v.var() + 1e-5) * w["cls.norm.weight"]
         return w["cls.output.weight"] @ v + w["cls.output.bias"]
+    if how == "rank" and "cls.weight" not in w:
+        return np.tanh(w["cls.output.weight"] @ v + w["cls.output.bias"])
     if how == "rank":
         v = np.tanh(w["cls.weight"] @ v + w["cls.bias"])
         return w["cls.output.weight"] @ v + w["cls.output.bias"]
@@ -474,7 +524,7 @@ def metadata(name, case):
         special = case["bytes"]
         v = bpe_vocabulary(special)
         one = lambda i: v.index(special[i])
-        meta.update({g + "model": "gpt2", g + "pre": "modern-bert" if special is MODERN else "jina-v2-code", g + "tokens": v, g + "merges": MERGES,
+        meta.update({g + "model": "gpt2", g + "pre": "modern-bert" if special is MODERN else "jina-v1-en" if case.get("bare") else "jina-v2-code", g + "tokens": v, g + "merges": MERGES,
                      g + "token_type": [3 if t in special else 1 for t in v], g + "add_bos_token": True, g + "add_eos_token": True, g + "add_sep_token": True})
         ids = dict(unknown=0, bos=1, cls=1, eos=2, seperator=2, padding=3, mask=4) if special is MODERN else dict(bos=0, cls=0, padding=1, eos=2, seperator=2, unknown=3, mask=4)
         meta.update({g + f"{k}_token_id": one(i) for k, i in ids.items()})
@@ -487,8 +537,15 @@ def metadata(name, case):
     return meta, len(v)
 
 
+def bare(t):
+    """Of Jina's first rerankers as llama.cpp's converter leaves them: without the layer in front of the scores, and a tanh of these."""
+    return {k: v for k, v in t.items() if k not in ("cls.weight", "cls.bias")}
+
+
 def gguf_tensors(case, t):
     """Joined where converters join them; the two shapes that they turn."""
+    if case.get("bare"):
+        t = {k.replace("cls.output", "cls"): v for k, v in bare(t).items()}
     joined, out = case["arch"] in ("modern-bert", "jina-bert-v2"), {}
     qkv = ("weight", "bias") if case.get("joined") else ("weight",) if case["arch"] == "modern-bert" else ()
     for key, v in t.items():
@@ -574,15 +631,21 @@ def own_tensors(kind, case, t, out_bias):
     """Of a folder whose names are not BERT's."""
     layer, before, names = OWN[kind]
     heads = {"cls": "classifier.dense", "cls.output": "classifier.out_proj"} if case.get("unigram") else HEAD
+    if case["arch"] == "jina-bert-v2":
+        heads, before = {"cls": "bert.pooler.dense", "cls.output": "classifier"}, "bert." if case["pooling"] == "rank" else before
     if case["pooling"] == "rank" and kind == "modern-bert":
         before = "model."
-    tensors = {}
+    tensors, tasks = {}, adapters(t) if case.get("tasks") else {}
+    if tasks:  # of a layer that makes no vectors
+        for x in "AB":
+            tensors[f"roberta.pooler.dense.parametrizations.weight.0.lora_{x}"] = Stored(np.ones((5, RANK, E) if x == "A" else (5, E, RANK)), "F32")
 
     def put(p, k, tail, v):
         name = (f"{before}{layer}{p}." if p is not None else before) + names[k] + "." + tail
-        if kind == "jina-bert-v3" and tail == "weight" and "norm" not in k:  # as weights of training, with adapters beside them
+        if case.get("tasks") and tail == "weight" and "norm" not in k:  # as weights of training, with adapters beside them
             name = name.replace(".weight", ".parametrizations.weight.original")
-            tensors[name.replace(".original", ".0.lora_A")] = Stored(np.ones((5, 4, v.values.shape[1])), "F32")
+            for letter, x in zip("AB", tasks[(f"blk.{p}." if p is not None else "") + k + ".weight"]):
+                tensors[name.replace(".original", f".0.lora_{letter}")] = x
         tensors[name] = v
 
     for key, v in t.items():
@@ -637,8 +700,13 @@ def own_config(kind, case, t):
                 "use_cache": False, "use_flash_attn": True}
     if kind == "jina-bert-v3":
         return {**usual, "architectures": ["XLMRobertaModel"], "model_type": "xlm-roberta", "position_embedding_type": "rotary", "rotary_emb_base": 20000.0,
-                "lora_adaptations": ["retrieval.query"], "lora_alpha": 1, "lora_rank": 4, "layer_norm_eps": 1e-12, "hidden_act": "gelu", "emb_pooler": "mean",
+                "lora_adaptations": list(TASKS), "task_instructions": TASKS, "lora_alpha": 1, "lora_rank": RANK, "lora_dropout_p": 0.0,
+                "lora_main_params_trainable": False, "load_trained_adapters": True, "layer_norm_eps": 1e-12, "hidden_act": "gelu", "emb_pooler": "mean",
                 "type_vocab_size": 1, "truncate_dim": None, "matryoshka_dimensions": [32], "pad_token_id": 1, "use_flash_attn": True}
+    if kind.startswith("jina") and case["pooling"] == "rank":
+        return {**usual, "architectures": ["JinaBertForSequenceClassification"], "model_type": "bert", "position_embedding_type": "alibi", "feed_forward_type": "geglu",
+                "hidden_act": "gelu", "layer_norm_eps": 1e-12, "emb_pooler": None, "type_vocab_size": 2, "id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0},
+                "classifier_dropout": None, "auto_map": {"AutoConfig": "configuration_bert.JinaBertConfig", "AutoModelForSequenceClassification": "modeling_bert.JinaBertForSequenceClassification"}}
     if kind.startswith("jina"):
         return {**usual, "architectures": ["JinaBertForMaskedLM"], "model_type": "bert", "position_embedding_type": "alibi", "feed_forward_type": "geglu", "hidden_act": "gelu",
                 "layer_norm_eps": 1e-12, "emb_pooler": "mean", "type_vocab_size": 2,
@@ -721,7 +789,7 @@ def texts_of(case):
         first, last = ([v.index(c)] for c in (("[CLS]", "[SEP]") if case["bytes"] is MODERN else ("<s>", "</s>")))
     else:
         cut, first, last = lambda s: wordpiece(s, wordpiece_vocabulary()), [2], [3]
-    between = last * 2 if case.get("unigram") else last
+    between = last * 2 if case.get("unigram") or case.get("bytes") is ROBERTA else last
     texts = [TEXTS[0], LONG]
     if case["pooling"] == "rank" and case["arch"] == "qwen3":  # what the two spell is no template, and no control token
         asked = [("which fox jumps?", s) for s in texts] + [("{document} [SEP] {query}", "[CLS] {query} fox")]
@@ -771,14 +839,36 @@ def told_of(case, t, out_bias, texts=None):
     return json.dumps(told, separators=(",", ":")) + "\n"
 
 
+def task_files(out, name, case, t):
+    """Two adapters as llama.cpp's converter writes them, and vectors of all tasks."""
+    told = []
+    for i, (task, prefix) in enumerate(TASKS.items()):
+        tensors = {}
+        for k, (a, b) in adapters(t).items():
+            a, b = a.values[i], b.values[i]
+            if k == "token_embd.weight":
+                b = b.T
+            if k == "token_types.weight":
+                a, b = b, a
+            tensors[k + ".lora_a"], tensors[k + ".lora_b"] = Stored(a, "F32"), Stored(b, "F32")
+        meta = {"general.architecture": case["arch"], "general.type": "adapter", "adapter.type": "lora", "adapter.lora.alpha": ALPHA, "adapter.lora.task_name": task,
+                "adapter.lora.prompt_prefix": prefix}
+        if task in FILES:
+            write_gguf(out / f"lora-{task}.gguf", meta, tensors)
+        with_it = merged(case, t, task)
+        told += [{"task": task, "bare": text, **x} for text, x in zip((TEXTS[0], LONG[:400]), json.loads(told_of(case, with_it, None, [
+            (None, prefix + text, [0] + unigram(prefix + text, unigram_vocabulary()) + [2]) for text in (TEXTS[0], LONG[:400])])))]
+    (out / "tasks.json").write_text(json.dumps(told, separators=(",", ":")) + "\n")
+
+
 def make(out):
     for name, case in CASES.items():
         (out / name).mkdir(parents=True)
         meta, n_vocab = metadata(name, case)
         t = weights(name, case, n_vocab)
         write_gguf(out / name / "model.gguf", meta, gguf_tensors(case, t))
-        (out / name / "vectors.json").write_text(told_of(case, t, None))
-        kind = name if name in OWN else case["arch"]
+        (out / name / "vectors.json").write_text(told_of(case, bare(t) if case.get("bare") else t, None))
+        kind = name if name in OWN else "jina-bert-v2-code" if case.get("code") else case["arch"]
         out_bias = np.random.default_rng(5).standard_normal((n_layers(case), width(case))).astype(np.float32) if case.get("experts") else None
         if case["arch"] == "bert" and name not in OWN:
             folder(out / name / "hf", name, case, t)
@@ -786,6 +876,10 @@ def make(out):
             judge(out / name / "hf", case, t)
         elif kind in OWN:
             own_folder(out / name / "hf", kind, case, t, out_bias)
+        if case.get("bare"):
+            (out / name / "hf" / "vectors.json").write_text(told_of(case, t, None))
+        if case.get("tasks"):
+            task_files(out / name, name, case, t)
         if out_bias is not None:  # which GGUF files leave out
             (out / name / "hf" / "vectors.json").write_text(told_of(case, t, out_bias))
     with open(out / "pieces.jsonl", "w") as f:
@@ -811,12 +905,15 @@ def peer(url, name):
             got = ask("/v1/rerank", {"query": told["question"], "documents": [told["text"]]})["results"][0]["relevance_score"]
             # it puts no separator after a BERT's text, only one between the texts of RoBERTa's kind, and two between ModernBERT's
             ids, case = told["ids"], CASES[name]
-            if case.get("bytes"):
+            if case.get("bytes") is ROBERTA:  # as it was published
+                pass
+            elif case.get("bytes"):
                 at = ids.index(ids[-1])
                 ids = ids[:at] + ids[at : at + 1] + ids[at:]
             else:
                 ids = ids[: ids.index(2)] + ids[ids.index(2) + 1 :] if case.get("unigram") else ids[:-1]
             t = weights(name, case, metadata(name, case)[1])
+            t = bare(t) if case.get("bare") else t
             print(name, len(ids), "tokens: score", got, "float64 of the same tokens", pooled(case, t, hidden_rows(case, t, ids))[0])
             continue
         ids = ask("/tokenize", {"content": told["text"], "add_special": True})["tokens"]
@@ -825,10 +922,23 @@ def peer(url, name):
         print(name, len(told["ids"]), "tokens: same ids", ids == told["ids"], "cosine", 1 - float(v @ mine), "below 1, largest difference", float(np.abs(v - mine).max()))
 
 
+def peer_of_task(url, name, task):
+    """With that file of an adapter (--lora). llama.cpp leaves out what it adds to types."""
+    case = CASES[name]
+    t = merged(case, weights(name, case, metadata(name, case)[1]), task, "token_types.weight")
+    for told in json.loads((HERE / name / "tasks.json").read_text()):
+        if told["task"] == task:
+            r = urllib.request.Request(url + "/v1/embeddings", json.dumps({"input": told["ids"]}).encode(), {"Content-Type": "application/json"})
+            v = np.array(json.load(urllib.request.urlopen(r))["data"][0]["embedding"])
+            mine, whole = pooled(case, t, hidden_rows(case, t, told["ids"])), np.array(told["vector"])
+            print(task, len(told["ids"]), "tokens: cosine", 1 - float(v @ mine), "below 1, largest difference", float(np.abs(v - mine).max()), "; with its types",
+                  1 - float(v @ whole))
+
+
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--check"]:
         check()
     elif sys.argv[1:2] == ["--peer"]:
-        peer(*sys.argv[2:4])
+        (peer_of_task if sys.argv[4:] else peer)(*sys.argv[2:])
     else:
         make(HERE)

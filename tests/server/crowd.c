@@ -301,7 +301,7 @@ static void *embed(void *arg) {
     json_t *text = json_string(m->text);
     tern_model_info info;
     float *v;
-    must(tn_queue_embed(m->q, text, TN_POOL_UNSAID, 1, TN_BACKGROUND, stays, NULL, &v, &n, &err), &err);
+    must(tn_queue_embed(m->q, text, NULL, TN_POOL_UNSAID, 1, TN_BACKGROUND, stays, NULL, &v, &n, &err), &err);
     tern_engine_info(e, &info);
     memcpy(m->v, v, (size_t)info.n_embd * sizeof *v);
     free(v);

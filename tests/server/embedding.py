@@ -82,6 +82,36 @@ def vectors(name, pooling):
     s.stop()
 
 
+def tasks():
+    """As Jina's own interface has it: the adapter of the task, the words that it puts in front, and none of either without it."""
+    name = "jina-bert-v3"
+    s = Server("-c", "512", "--set", "scheme=float", model=os.path.join(CASES, name, "hf"))
+    bare = told(name)[0]
+    with open(os.path.join(CASES, name, "tasks.json")) as f:
+        every = json.load(f)
+    for t in every:
+        for path in ("/v1/embeddings", "/embeddings"):
+            status, r = s.json(path, {"input": [t["bare"]], "task": t["task"]})
+            same(status, 200, r)
+            v = r["data"][0]["embedding"] if path[1] == "v" else r[0]["embedding"][0]
+            near(v, t["vector"], f"{path}, {t['task']}")
+        near(s.json("/v1/embeddings", {"input": t["ids"], "task": t["task"]})[1]["data"][0]["embedding"], t["vector"], "tokens have nothing in front")
+        near(s.json("/v1/embeddings", {"input": [{"content": [{"type": "text", "text": t["bare"]}]}], "task": t["task"]})[1]["data"][0]["embedding"], t["vector"], "parts")
+        near(s.json("/v1/embeddings", {"input": bare["text"]})[1]["data"][0]["embedding"], bare["vector"], "the next one without a task")
+    near(s.json("/v1/embeddings", {"input": bare["text"], "task": None})[1]["data"][0]["embedding"], bare["vector"], "null")
+    near(s.json("/v1/embeddings", {"input": bare["text"], "task": "none"})[1]["data"][0]["embedding"], bare["vector"], "none")
+    for bad in ("retrieval", 1, ["separation"]):
+        status, r = s.json("/v1/embeddings", {"input": "a", "task": bad})
+        assert status == 400 and "task" in r["error"]["message"], (bad, r)
+    listed = s.json("/lora-adapters")[1]
+    same([x["task_name"] for x in listed], [t["task"] for t in every[::2]], "adapters")
+    # what requests that name none are read with holds for vectors, too
+    same(s.json("/lora-adapters", [{"id": 0, "scale": 1}])[0], 200, "set")
+    near(s.json("/v1/embeddings", {"input": every[0]["ids"]})[1]["data"][0]["embedding"], every[0]["vector"], "an adapter that was set")
+    same((listed[0]["prompt_prefix"], listed[0]["scale"]), ("Represent the query for retrieving evidence documents: ", 0), "the first")
+    s.stop()
+
+
 def scores(name):
     s = Server("-c", "512", "--set", "scheme=float", model=os.path.join(CASES, name, "model.gguf"))
     t = [x for x in told(name) if x["question"] == told(name)[0]["question"]]
@@ -120,6 +150,7 @@ def pooled():
 pooled()
 vectors("bert", "cls")
 vectors("nomic-bert", "mean")
+tasks()
 causal("qwen3-embedding")
 scores("bert-rank")
 scores("qwen3-rerank")

@@ -236,6 +236,7 @@ FUNCTIONS = {
     "tern_session_open": (C.c_int, [C.c_void_p, C.POINTER(tern_session_options), C.POINTER(C.c_void_p), C.POINTER(tern_error)]),
     "tern_session_close": (None, [C.POINTER(C.c_void_p)]),
     "tern_engine_lora": (C.c_char_p, [C.c_void_p, C.c_size_t]),
+    "tern_engine_lora_task": (C.c_char_p, [C.c_void_p, C.c_size_t, C.POINTER(C.c_char_p)]),
     "tern_session_lora": (C.c_int, [C.c_void_p, C.c_char_p, C.POINTER(tern_error)]),
     "tern_session_prefill": (C.c_int, [C.c_void_p, C.POINTER(C.c_int32), C.c_size_t, C.POINTER(tern_error)]),
     "tern_engine_sees": (C.c_bool, [C.c_void_p]),
