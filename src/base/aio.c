@@ -458,6 +458,14 @@ tern_status tn_aio_wait(tn_aio *a, tn_aio_read *r, tern_error *err) {
     return st;
 }
 
+bool tn_aio_done(tn_aio *a, const tn_aio_read *r) {
+    pthread_mutex_lock(&a->mu);
+    assert(r->submitted);
+    const bool done = r->done;
+    pthread_mutex_unlock(&a->mu);
+    return done;
+}
+
 void tn_aio_stats_get(tn_aio *a, tn_aio_stats *out) {
     pthread_mutex_lock(&a->mu);
     *out = a->stats;

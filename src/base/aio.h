@@ -70,6 +70,8 @@ void tn_aio_submit(tn_aio *a, tn_aio_read *r, bool urgent);
 /* Waits until a submitted read is done and returns its status: TERN_E_IO, TERN_E_FORMAT for a file that ends
  * too early, or the result of check. */
 tern_status tn_aio_wait(tn_aio *a, tn_aio_read *r, tern_error *err);
+/* Whether a submitted read is done. */
+bool tn_aio_done(tn_aio *a, const tn_aio_read *r);
 
 typedef struct tn_aio_stats {
     uint64_t n_bytes;

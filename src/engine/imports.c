@@ -95,13 +95,14 @@ static tern_status open_float(tern_engine *e, const char *path, const tern_optio
                "(tern pack makes packages of the others)",
                scheme_name);
     tn_source *src = NULL;
-    tern_status st = tn_source_open(&e->ctx, path, &src, err);
+    tern_status st = tn_source_open_weights(&e->ctx, path, &src, err);
     if (st == TERN_OK && !scheme_name && tn_blocks_in_source(src)) scheme = TN_FLOAT_BLOCKS;
     if (st == TERN_OK && scheme == TN_FLOAT_LLM_INT8 && tn_source_hparams(src)->parallel_block) {
         st = tn_fail(err, TERN_E_UNSUPPORTED, "%s: the llm-int8 baseline does not cover parallel blocks",
                      path);
     }
     if (st == TERN_OK && scheme == TN_FLOAT_BLOCKS) st = open_blocks(e, path, o, n_threads, &src, err);
+    if (st == TERN_OK && src) st = tn_source_read_text(src, err);
     if (st == TERN_OK && e->experts_bytes) {
         st = tn_model_load_without_experts(&e->ctx, e->pool, src, &e->model, err);
         if (st == TERN_OK) st = tn_file_experts_open(e->model, e->pool, &src, e->experts_bytes, err);

@@ -431,7 +431,6 @@ tern_status tn_model_place(tn_ctx *ctx, tn_source *src, tn_tensor_memory memory,
         tn_model_close(&m);
         return st;
     }
-    m->tokenizer = tn_source_take_tokenizer(src);
     *out = m;
     return TERN_OK;
 }

@@ -82,7 +82,8 @@ void tn_model_close(tn_model **m);
  * reads all weights in memory, and waits for those that are on their way; any thread may call. */
 uint64_t tn_model_fingerprint(const tn_model *m);
 
-/* A model whose tensors lie in memory as they lie in the file, once somebody has read them there (streamed.h).
+/* A model whose tensors lie in memory as they lie in the file, once somebody has read them there (streamed.h). It has
+ * no tokenizer yet.
  * memory: of a role's whole tensor, and after the model's own of 16 rows more; NULL: it is not read. Each layer is placed once, then filled once; only
  * then its weights may be used. *fits: false where tensors cannot be used where they lie: then the model is loaded
  * whole, by tn_model_load. */

@@ -397,8 +397,7 @@ static tern_status open_gguf(tn_source *s, const char *path, bool head, tern_err
     snprintf(key, sizeof key, "blk.%d.nextn.eh_proj.weight", s->h.n_layers);
     if (!s->h.n_next && tn_gguf_tensor(s->gguf, key))
         leave_next(s, "is not supported for architecture", s->arch->name);
-    if (head) TN_TRY(tn_head_tensors(&s->file, s->path, &s->h, err));
-    return tn_gguf_tokenizer(s->ctx, s->gguf, &s->tokenizer, err);
+    return head ? tn_head_tensors(&s->file, s->path, &s->h, err) : TERN_OK;
 }
 
 static bool has_next(const tn_safetensors *st) {
@@ -503,7 +502,23 @@ static tern_status check_whole(const tn_source *s, tern_error *err) {
     return TERN_OK;
 }
 
-static tern_status open_source(tn_ctx *ctx, const char *path, bool head, tn_source **out, tern_error *err) {
+/* st, unless a file changed, which explains whatever else went wrong. */
+static tern_status unless_changed(const tn_source *s, tern_status st, tern_error *err) {
+    const tern_status whole = check_whole(s, err);
+    return whole == TERN_OK ? st : whole;
+}
+
+tern_status tn_source_read_text(tn_source *s, tern_error *err) {
+    if (s->gguf && !s->tokenizer)
+        TN_TRY(unless_changed(s, tn_gguf_tokenizer(s->ctx, s->gguf, &s->tokenizer, err), err));
+    TN_FAIL_IF(s->tokenizer && tn_tokenizer_n_vocab(s->tokenizer) > (size_t)s->h.n_vocab, err, TERN_E_FORMAT,
+               "%s: the tokenizer has %zu tokens, the embedding %d", s->path,
+               tn_tokenizer_n_vocab(s->tokenizer), s->h.n_vocab);
+    return TERN_OK;
+}
+
+static tern_status open_source(tn_ctx *ctx, const char *path, bool head, bool text, tn_source **out,
+                               tern_error *err) {
     *out = NULL;
     tn_source *s = tn_calloc(ctx, TN_MEM_OTHER, 1, sizeof *s);
     TN_FAIL_IF(!s, err, TERN_E_MEMORY, "no memory to open %s", path);
@@ -515,12 +530,7 @@ static tern_status open_source(tn_ctx *ctx, const char *path, bool head, tn_sour
     tern_status st = is_folder ? open_folder(s, path, head, err) : open_gguf(s, path, head, err);
     if (is_folder && st == TERN_OK && tn_folder_identity(path) != before)
         st = tn_fail(err, TERN_E_IO, "%s: its files were replaced while they were opened; try again", path);
-    if (s->gguf || s->st) {
-        tern_error shorter;
-        tern_status whole = check_whole(s, &shorter); /* explains whatever else went wrong */
-        if (whole != TERN_OK && err) *err = shorter;
-        if (whole != TERN_OK) st = whole;
-    }
+    if (s->gguf || s->st) st = unless_changed(s, st, err);
     if (st == TERN_OK) {
         s->places = tn_calloc(ctx, TN_MEM_OTHER, n_places(s), sizeof *s->places);
         if (!s->places) st = tn_fail(err, TERN_E_MEMORY, "no memory for %d layers", s->h.n_layers);
@@ -531,21 +541,20 @@ static tern_status open_source(tn_ctx *ctx, const char *path, bool head, tn_sour
     }
     if (st == TERN_OK) st = check_all_taken(s, err);
     if (st == TERN_OK) st = drop_next(s, err);
-    if (st == TERN_OK && s->tokenizer && tn_tokenizer_n_vocab(s->tokenizer) > (size_t)s->h.n_vocab) {
-        st = tn_fail(err, TERN_E_FORMAT, "%s: the tokenizer has %zu tokens, the embedding %d", path,
-                     tn_tokenizer_n_vocab(s->tokenizer), s->h.n_vocab);
-    }
+    if (st == TERN_OK && text) st = tn_source_read_text(s, err);
     if (st == TERN_OK) describe(s), *out = s;
     else tn_source_close(&s);
     return st;
 }
 
 tern_status tn_source_open(tn_ctx *ctx, const char *path, tn_source **out, tern_error *err) {
-    return open_source(ctx, path, false, out, err);
+    return open_source(ctx, path, false, true, out, err);
 }
-
+tern_status tn_source_open_weights(tn_ctx *ctx, const char *path, tn_source **out, tern_error *err) {
+    return open_source(ctx, path, false, false, out, err);
+}
 tern_status tn_source_open_head(tn_ctx *ctx, const char *path, tn_source **out, tern_error *err) {
-    return open_source(ctx, path, true, out, err);
+    return open_source(ctx, path, true, true, out, err);
 }
 
 void tn_source_close(tn_source **ps) {

@@ -15,6 +15,10 @@ typedef struct tn_source tn_source;
 /* GGUF file or Hugging Face folder. Checks that every tensor of the architecture is there with the right
  * shape and dtype; errors name file, tensor and offset. */
 tern_status tn_source_open(tn_ctx *ctx, const char *path, tn_source **out, tern_error *err);
+/* The same without a GGUF file's tokenizer, and tn_source_read_text, which makes it: so that weights are being read
+ * meanwhile. */
+tern_status tn_source_open_weights(tn_ctx *ctx, const char *path, tn_source **out, tern_error *err);
+tern_status tn_source_read_text(tn_source *s, tern_error *err);
 /* The same of a head that drafts for a model (EAGLE-3, DFlash, Gemma 4's assistant); n_vocab is that
  * model's. */
 tern_status tn_source_open_head(tn_ctx *ctx, const char *path, tn_source **out, tern_error *err);

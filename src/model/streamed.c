@@ -211,8 +211,11 @@ tern_status tn_streamed_open(tn_ctx *ctx, tn_pool *pool, tn_source **src, const 
     s->m = m;
     m->streamed = s;
     *src = NULL;
-    st = tn_model_fill(m, pool, s->src, n_layers, TN_W_N_ROLES, tensor_memory, s,
-                       err); /* sessions ask if it is there */
+    st = tn_source_read_text(s->src, err); /* while bytes arrive */
+    m->tokenizer = tn_source_take_tokenizer(s->src);
+    if (st == TERN_OK)
+        st = tn_model_fill(m, pool, s->src, n_layers, TN_W_N_ROLES, tensor_memory, s,
+                           err); /* sessions ask if it is there */
     if (st == TERN_OK) *out = m;
     else tn_model_close(&m);
     return st;
@@ -303,6 +306,32 @@ static tern_status take_unit(tn_streamed *s, tern_error *err) {
 
 tern_status tn_streamed_status(const tn_streamed *s) { return (tern_status)atomic_load(&s->status); }
 
+/* Takes the next unit; a failure stays. */
+static tern_status take_next(tn_streamed *s) {
+    tern_status st = tn_streamed_status(s);
+    if (st == TERN_OK) atomic_store(&s->status, (int)(st = take_unit(s, &s->error)));
+    return st;
+}
+
+/* Takes the next unit if it is a layer that is there. */
+static bool take_layer(tn_streamed *s) {
+    const int32_t i = n_ready_of(s);
+    unit *u = &s->units[i];
+    if (i >= s->n_units || u->layer < 0) return false;
+    for (int32_t r = 0; r < u->n_reads; r++)
+        if (!tn_aio_done(s->aio, &u->reads[r])) return false;
+    if (take_next(s) != TERN_OK) return false;
+    s->stats.n_early++;
+    return true;
+}
+
+/* Tells of progress; false: the caller does not want more. */
+static bool goes_on(tn_streamed *s, tern_error *err) {
+    if (tn_progress(s->ctx, "load", (double)n_ready_of(s) / s->n_units)) return true;
+    (void)tn_fail(err, TERN_E_CANCELLED, "loading was cancelled");
+    return false;
+}
+
 /* tells: of progress, on the thread that asked for the work. */
 static tern_status need(tn_streamed *s, int32_t layer, bool tells, tern_error *err) {
     const int32_t n = layer < s->n_units ? layer + 1 : s->n_units;
@@ -310,15 +339,9 @@ static tern_status need(tn_streamed *s, int32_t layer, bool tells, tern_error *e
     tern_status st = TERN_OK;
     pthread_mutex_lock(&s->mu);
     while (st == TERN_OK && n_ready_of(s) < n) {
-        tern_error error = {0};
-        st = tn_streamed_status(s);
-        if (st == TERN_OK) atomic_store(&s->status, (int)(st = take_unit(s, &s->error)));
-        if (st == TERN_OK && tells && !tn_progress(s->ctx, "load", (double)n_ready_of(s) / s->n_units)) {
-            st = tn_fail(&error, TERN_E_CANCELLED, "loading was cancelled");
-            if (err) *err = error;
-        } else if (st != TERN_OK && err) {
-            *err = s->error;
-        }
+        st = take_next(s);
+        if (st != TERN_OK && err) *err = s->error;
+        if (st == TERN_OK && tells && !goes_on(s, err)) st = TERN_E_CANCELLED;
     }
     pthread_mutex_unlock(&s->mu);
     return st;
@@ -349,7 +372,7 @@ static int ascending(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* Reads the rows one by one, all at once in flight. bytes [n][row_bytes] */
+/* Reads the rows one by one, all at once in flight, and turns layers meanwhile. bytes [n][row_bytes] */
 static tern_status read_rows(tn_streamed *s, const int32_t *ids, int32_t n, size_t row_bytes, uint8_t *bytes,
                              tern_error *err) {
     const tn_tensor *t = tn_source_tensor(s->src, -1, TN_W_EMBD);
@@ -362,7 +385,10 @@ static tern_status read_rows(tn_streamed *s, const int32_t *ids, int32_t n, size
                                  .dst = bytes + (size_t)i * row_bytes};
         tn_aio_submit(s->aio, &reads[i], true);
     }
-    const tern_status st = wait_for(s, reads, n, err);
+    bool wanted = true; /* instead of waiting: */
+    while (wanted && !tn_aio_done(s->aio, &reads[n - 1]) && take_layer(s)) wanted = goes_on(s, err);
+    tern_status st = wait_for(s, reads, n, wanted ? err : NULL);
+    if (!wanted) st = TERN_E_CANCELLED;
     tn_free(s->ctx, reads);
     return st;
 }

@@ -5,7 +5,7 @@
  * computed; then the output layer, last an embedding of its own. Reading begins when the model is opened. Whoever is
  * about to compute with a layer asks for it: it waits for the bytes and turns the blocks to tiles where they lie, so
  * that no second copy is made and no weight waits for a later one. The rows of the embedding that a chunk needs before
- * the embedding is there are read on their own. */
+ * the embedding is there are read on their own; layers that are there are turned while those rows come. */
 #ifndef TN_MODEL_STREAMED_H
 #define TN_MODEL_STREAMED_H
 
@@ -15,7 +15,7 @@
 
 /* Why a model cannot be opened so; NULL: it can, as far as its header tells. */
 const char *tn_streamed_why_not(const tn_source *src);
-/* Opens the model of *src, which is taken, and begins to read. *out NULL: its tensors cannot be used where they lie, and
+/* Opens the model of *src, which is taken, and begins to read; then it makes the tokenizer, if *src has none yet. *out NULL: its tensors cannot be used where they lie, and
  * *src is left. */
 tern_status tn_streamed_open(tn_ctx *ctx, tn_pool *pool, tn_source **src, const tn_aio_options *io,
                              tn_model **out, tern_error *err);
@@ -34,6 +34,7 @@ typedef struct tn_streamed_stats {
     int64_t read_ns, turn_ns;             /* something was being read; blocks were turned */
     int64_t done_ns;                      /* from opening until everything is there; 0: not yet */
     const char *method;
+    int32_t n_early; /* layers turned before the prompt came to them */
 } tn_streamed_stats;
 
 #ifndef TERN_MINIMAL

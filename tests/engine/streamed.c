@@ -15,6 +15,7 @@
 #include <cmocka.h>
 #include <errno.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -188,6 +189,101 @@ static void layer_by_layer(void **state) {
         e = open_as(path, "stream", ways[i % 4]);
         tern_engine_close(&e);
     }
+}
+
+/* Reads of single rows wait until memory was taken for a layer. */
+typedef struct row_gate {
+    atomic_bool closed;
+    atomic_int n_taken;
+} row_gate;
+
+static void *take_counted(void *user, size_t n_bytes, size_t align) {
+    row_gate *g = user;
+    atomic_fetch_add(&g->n_taken, 1);
+    return aligned_alloc(align, (n_bytes + align - 1) / align * align);
+}
+
+static void give(void *user, void *p) {
+    (void)user;
+    free(p);
+}
+
+static ssize_t wait_for_a_layer(void *user, uint64_t off_bytes, uint64_t n_bytes) {
+    row_gate *g = user;
+    const struct timespec a_little = {.tv_nsec = 1000 * 1000};
+    const int before = atomic_load(&g->n_taken);
+    (void)off_bytes;
+    for (int i = 0;
+         i < 3000 && atomic_load(&g->closed) && n_bytes < 4096 && atomic_load(&g->n_taken) == before; i++)
+        nanosleep(&a_little, NULL);
+    return 0;
+}
+
+/* While the rows of a prompt come, layers are turned. */
+static void turned_while_rows_come(void **state) {
+    (void)state;
+    char path[FIXTURE_PATH];
+    const struct timespec a_little = {.tv_nsec = 1000 * 1000};
+    const int32_t id = 3;
+    row_gate g = {0};
+    const tern_hooks hooks = {.alloc = take_counted, .release = give, .user = &g};
+    tern_error err = {0};
+    tn_source *src;
+    tn_model *m;
+    tn_aio_options io;
+    tern_options o;
+    fixture_model(path, "streamed-meanwhile.gguf", "tiny-llama", 3, TN_Q4_0);
+    tn_options_defaults(&o);
+    o.hooks = &hooks;
+    o.n_threads = 1;
+    o.load = "sequential";
+    tern_engine *whole = fixture_engine(path, &o);
+    tn_aio_defaults(&io);
+    io.fault = wait_for_a_layer;
+    io.fault_user = &g;
+    must(tn_source_open_weights(&whole->ctx, path, &src, &err), &err);
+    assert_null(tn_source_tokenizer(src));
+    must(tn_streamed_open(&whole->ctx, whole->pool, &src, &io, &m, &err), &err);
+    assert_non_null(m->tokenizer);
+    tn_streamed_stats t = {0};
+    uint64_t before = 1;
+    for (int still = 0; still < 50;) { /* until nothing more comes */
+        nanosleep(&a_little, NULL);
+        tn_streamed_stats_get(m->streamed, &t);
+        still = t.n_read_bytes && t.n_read_bytes == before ? still + 1 : 0;
+        before = t.n_read_bytes;
+    }
+    assert_int_equal(t.n_early, 0);
+    atomic_store(&g.closed, true);
+    tn_streamed_rows rows = {0};
+    must(tn_streamed_rows_read(m->streamed, &id, 1, &rows, &err), &err);
+    tn_streamed_rows_close(&rows);
+    tn_streamed_stats_get(m->streamed, &t);
+    assert_in_range(t.n_early, 1, m->h.n_layers);
+    must(tn_model_need(m, TN_NEED_ALL, &err), &err);
+    assert_true(tn_model_fingerprint(m) == tn_model_fingerprint(whole->model));
+    tn_model_close(&m);
+    tern_engine_close(&whole);
+}
+
+/* A vocabulary of more tokens than the embedding has rows is told, although the weights are on their way by then. */
+static void too_many_tokens(void **state) {
+    (void)state;
+    static const char name[] = "token_embd.weight";
+    char path[FIXTURE_PATH];
+    const uint64_t rows = 496;
+    size_t n;
+    tern_engine *e = NULL;
+    tern_error err = {0};
+    fixture_model(path, "streamed-tokens.gguf", "tiny-qwen2", 3, TN_Q4_0);
+    char *bytes = fixture_read(path, &n), *at = memmem(bytes, n, name, strlen(name));
+    assert_non_null(at);
+    memcpy(at + strlen(name) + 4 + 8, &rows,
+           sizeof rows); /* behind the number of dimensions and the first one */
+    fixture_write(path, bytes, n);
+    free(bytes);
+    assert_int_equal(tern_engine_open(path, NULL, &e, &err), TERN_E_FORMAT);
+    assert_non_null(strstr(err.message, "the tokenizer has 512 tokens, the embedding 496"));
 }
 
 /* What cannot arrive so is loaded whole. */
@@ -480,6 +576,8 @@ int main(void) {
         cmocka_unit_test(types_that_are_reordered),
         cmocka_unit_test(rows_of_the_embedding),
         cmocka_unit_test(layer_by_layer),
+        cmocka_unit_test(turned_while_rows_come),
+        cmocka_unit_test(too_many_tokens),
         cmocka_unit_test(loaded_whole),
         cmocka_unit_test(other_orders),
         cmocka_unit_test(a_changed_file),
