@@ -121,6 +121,11 @@ static tern_status open_worker(tn_sparse_attn *s, worker_space *w, tern_error *e
     return TERN_OK;
 }
 
+float tn_sparse_fallen(const tn_sparse_attn *s, size_t n) {
+    if (!s->o.falls || n <= TN_ATTN_FALLS_FROM) return 1;
+    return sqrtf((float)TN_ATTN_FALLS_FROM / (float)(n < TN_ATTN_FALLS_TO ? n : TN_ATTN_FALLS_TO));
+}
+
 float tn_sparse_mean_ratio(const tn_sparse_attn *s, size_t head) {
     float sum = 0;
     for (size_t g = 0; g < (size_t)s->n_group; g++) sum += s->ratio[head + g];
@@ -172,7 +177,9 @@ static void choose_tiles(tn_sparse_attn *s, const tn_attn_options *o) {
     s->o.decode = s->decode_from > 0;
     if (o->mode == TN_ATTN_BLOCK_SPARSE || o->mode == TN_ATTN_NPU_FULL)
         s->o.share_rows = 0; /* they have lists of their own, or none */
-    else if (s->o.share_rows <= 0) s->o.share_rows = s->o.share_rows ? 0 : s->n_group == 1 ? 8 : 4;
+    else if (s->o.share_rows < 0) s->o.share_rows = 0;
+    else if (!s->o.share_rows) /* as many as fill the lanes of one register, or nearly: more lose more */
+        s->o.share_rows = s->n_group == 1 ? 8 : s->n_group <= 4 ? 4 : 2;
     s->o.threshold = tn_sparse_attn_from(s->m, &s->o);
     while (s->o.share_rows && s->n_group * s->o.share_rows > TN_ATTN_MAX_TILE) s->o.share_rows /= 2;
     s->pool = s->o.share_rows && o->pool_heads < s->n_group ? o->pool_heads

@@ -63,7 +63,13 @@ enum {
 /* The share of positions of prompts, by default. The paper has .2; on text that nobody tuned on, .3 keeps
  * the loss of perplexity at 2,048 tokens below .3 % (docs/record/attention.md). */
 #define TN_ATTN_RATIO 0.3f
-enum { TN_ATTN_POOL = 2, TN_ATTN_FROM = 1024, TN_ATTN_DECODE_FROM = 2048 }; /* defaults */
+enum {
+    TN_ATTN_POOL = 1,
+    TN_ATTN_FROM = 1024,
+    TN_ATTN_DECODE_FROM = 2048,
+    TN_ATTN_FALLS_FROM = 2048, /* that share, and with `falls` less of more positions */
+    TN_ATTN_FALLS_TO = 8192
+}; /* defaults */
 /* The positions from which rows of decode forwards attend sparsely without being asked, in mode automatic on a
  * device that shares memory: a model stretched to 8,192 answered as well as in full (docs/record/attention.md). */
 enum { TN_ATTN_DECODE_AUTO = 8192 };
@@ -74,11 +80,14 @@ typedef struct tn_attn_options {
     bool automatic; /* mode shadow: full instead if the package, the device or the length of the context rules
                        it out */
     float ratio;    /* mean share of the positions, 0..1 */
+    bool falls; /* from TN_ATTN_FALLS_FROM positions on the share falls with the root of their number, to its
+                   half at TN_ATTN_FALLS_TO; there it stays */
     int32_t n_buckets;   /* 1 or 9 */
     bool no_head_ratios; /* every head gets `ratio` */
     bool check;          /* also find the exact largest, and count how many were selected */
     int32_t share_rows;  /* neighbouring rows that, with all query heads of a KV head, share one
-                            selection: 1..8; 0 = 4, or 8 if a KV head has one query head; -1 = no sharing */
+                            selection: 1..8; 0 = 4, 2 if a KV head has more than four query heads, 8 if it
+                            has one; -1 = no sharing */
     int32_t pool_heads;  /* where they share: query heads whose queries are added before estimation, 1.. */
     bool whole; /* where they share: estimate all positions in one launch, as on a separate device, even if
                    parts could be merged in cache */

@@ -277,7 +277,8 @@ static void fill_costs(const tn_sparse_attn *s, int layer, int32_t rows, int32_t
     *c = (tn_headplan_costs){.n_heads = p->n_units, .n_widths = p->n_widths};
     for (int32_t u = 0; u < p->n_units; u++) {
         size_t head = (size_t)(layer * s->h->n_heads + u * (s->o.share_rows ? s->n_group : 1));
-        double kept = n_pos * (double)(s->o.share_rows ? tn_sparse_mean_ratio(s, head) : s->ratio[head]);
+        double kept = n_pos * (double)tn_sparse_fallen(s, (size_t)n_pos) *
+                      (double)(s->o.share_rows ? tn_sparse_mean_ratio(s, head) : s->ratio[head]);
         c->bucket[u] = bucket[u];
         c->topk_us[u] = rows * (t->select_us + t->select_kpos_us * n_pos * 1e-3);
         c->attend_us[u] = rows * (t->attend_us + t->attend_kpos_us * kept * 1e-3);

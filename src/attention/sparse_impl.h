@@ -112,6 +112,8 @@ static inline bool tn_sparse_by_parts(const tn_sparse_attn *s) {
     return s->o.share_rows && !s->o.whole && tn_npu_device_caps(s->m->dev)->has_parts;
 }
 
+/* Returns how much of its ratio a head keeps of n positions: 1, or less where ratios fall. */
+float tn_sparse_fallen(const tn_sparse_attn *s, size_t n);
 /* Returns the mean ratio of the query heads of a KV head, the first at `head`. */
 float tn_sparse_mean_ratio(const tn_sparse_attn *s, size_t head);
 /* Returns the largest of max and |x[i]|, n a multiple of 4. A NaN or an infinity has no scale. */

@@ -7,7 +7,8 @@
 
 /* The number of positions that a row keeps out of n. */
 static size_t n_kept(const tn_sparse_attn *s, int layer, int32_t head, size_t n) {
-    size_t k = (size_t)ceilf(s->ratio[(size_t)layer * (size_t)s->h->n_heads + (size_t)head] * (float)n);
+    size_t k = (size_t)ceilf(s->ratio[(size_t)layer * (size_t)s->h->n_heads + (size_t)head] *
+                             tn_sparse_fallen(s, n) * (float)n);
     if (k < MIN_SELECTED) k = MIN_SELECTED;
     if (k > s->room) k = s->room;
     return k < n ? k : n;

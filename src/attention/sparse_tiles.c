@@ -55,7 +55,7 @@ static size_t tile_kept(const tn_sparse_attn *s, int layer, int32_t kv_head, con
     size_t n = t->end - t->first, least = (size_t)(MIN_SELECTED + t->i1 - t->i0);
     size_t k = (size_t)ceilf(
         tn_sparse_mean_ratio(s, (size_t)layer * (size_t)s->h->n_heads + (size_t)(kv_head * s->n_group)) *
-        (float)n);
+        tn_sparse_fallen(s, n) * (float)n);
     if (k < least) k = least;
     if (k > s->room) k = s->room;
     return k < n ? k : n;

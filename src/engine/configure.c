@@ -38,6 +38,7 @@ static tern_status lanes_of(tern_engine *e, const tern_options *o, int n_threads
 static tern_status attention_of(tern_engine *e, const tern_options *o, tern_error *err) {
     tn_attn_options *a = &e->attention;
     *a = (tn_attn_options){.ratio = o->attention_ratio > 0 ? o->attention_ratio : TN_ATTN_RATIO,
+                           .falls = !(o->attention_ratio > 0),
                            .n_buckets = o->attention_buckets ? o->attention_buckets : 9,
                            .no_head_ratios = o->no_head_ratios,
                            .check = o->attention_check,

@@ -1,6 +1,7 @@
 #include "model/catalogue.h"
 
 #include "base/json.h"
+#include "base/status.h"
 #include "model/arch.h"
 
 #include <dirent.h>
@@ -324,4 +325,23 @@ bool tn_catalogue_find(const char *name, char *path, size_t cap) {
     tn_catalogue_each(compare, &s);
     if (!s.n_whole && s.n_last == 1) snprintf(path, cap, "%s", s.last);
     return s.n_whole > 0 || s.n_last == 1;
+}
+
+/* Copies the path of a model; the first one is enough. */
+static bool first_model(void *user, const tn_catalogue_entry *e) {
+    if (tn_catalogue_is_model(e)) snprintf(user, 4096, "%s", e->path);
+    return !*(char *)user;
+}
+
+tern_status tn_catalogue_refuse(const char *path, tern_error *err) {
+    char model[4096] = "";
+    tn_catalogue_folder(path, first_model, model);
+    if (!*model)
+        return tn_fail(
+            err, TERN_E_FORMAT,
+            "%s: no model: there is no config.json in it, as in Hugging Face's folders, and no GGUF "
+            "file",
+            path);
+    return tn_fail(err, TERN_E_FORMAT,
+                   "%s: a folder of models (no config.json): give one of them, such as %s", path, model);
 }

@@ -3,6 +3,8 @@
 #ifndef TN_MODEL_CATALOGUE_H
 #define TN_MODEL_CATALOGUE_H
 
+#include "tern.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -30,6 +32,9 @@ bool tn_catalogue_last_part(const char *entry, const char *name);
 bool tn_catalogue_is_beside(const char *name);
 /* Whether an entry answers by itself: by its name, and by the config.json of a folder, which tells a head. */
 bool tn_catalogue_is_model(const tn_catalogue_entry *e);
+
+/* Fails for a folder without config.json: the message says which file or folder in it is a model, if one is. */
+tern_status tn_catalogue_refuse(const char *folder, tern_error *err);
 
 /* The path of a model by its name: the whole name, or its last part without the file's ending where one model
  * alone has it. false: none, or several. */

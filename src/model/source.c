@@ -435,26 +435,6 @@ static tern_status read_head(tn_source *s, const json_t *config, const char *fil
     return tn_arch_head_hf(s->arch, config, file, &s->h, err);
 }
 
-/* Copies the path of a model; the first one is enough. */
-static bool first_model(void *user, const tn_catalogue_entry *e) {
-    if (tn_catalogue_is_model(e)) snprintf(user, 4096, "%s", e->path);
-    return !*(char *)user;
-}
-
-/* Says of a folder that is no model which file or folder in it is one. */
-static tern_status no_config(const char *path, tern_error *err) {
-    char model[4096] = "";
-    tn_catalogue_folder(path, first_model, model);
-    if (!*model)
-        return tn_fail(
-            err, TERN_E_FORMAT,
-            "%s: no model: there is no config.json in it, as in Hugging Face's folders, and no GGUF "
-            "file",
-            path);
-    return tn_fail(err, TERN_E_FORMAT,
-                   "%s: a folder of models (no config.json): give one of them, such as %s", path, model);
-}
-
 static tern_status open_folder(tn_source *s, const char *path, bool head, tern_error *err) {
     char file[4096];
     TN_FAIL_IF((size_t)snprintf(file, sizeof file, "%s/config.json", path) >= sizeof file, err,
@@ -462,7 +442,7 @@ static tern_status open_folder(tn_source *s, const char *path, bool head, tern_e
     json_t *config = NULL, *whole;
     TN_FAIL_IF(!tn_folder_has(path, "config.json") && tn_folder_has(path, "adapter_config.json"), err,
                TERN_E_INVALID, "%s: an adapter, not a model: open its model with the option lora", path);
-    if (!tn_folder_has(path, "config.json")) return no_config(path, err);
+    if (!tn_folder_has(path, "config.json")) return tn_catalogue_refuse(path, err);
     TN_TRY(tn_json_read(file, 0, &whole, err));
     tn_packing_plan plan;
     tern_status st = tn_wrapped_config(whole, file, &config, err);

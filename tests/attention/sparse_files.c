@@ -3,6 +3,7 @@
 #include "params/options.h"
 #include "session/session.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,7 +14,7 @@
 
 #include "fixture/fixture.h"
 
-enum { N_PROMPT = 520, N_VOCAB = 512, N_CTX = 700, N_MODELS = 3 };
+enum { N_PROMPT = 520, N_VOCAB = 512, N_CTX = 700, N_MODELS = 3, LONG = 5120 };
 
 static const struct {
     const char *name;
@@ -196,11 +197,39 @@ static void of_its_own_accord(void **state) {
     }
 }
 
+/* The share of a text's positions that its rows attend to, by what was counted. */
+static double share_of(float ratio, int32_t n) {
+    static int32_t text[LONG];
+    tn_stats t;
+    tern_error err;
+    const tern_options o = options("shadow", ratio);
+    tern_engine *e = fixture_engine(files[0], &o);
+    tern_session *s = fixture_session(e, LONG, "none");
+    fixture_prompt(text, n);
+    must(tern_session_prefill(s, text, (size_t)n, &err), &err);
+    tn_session_stats(s, &t);
+    tern_session_close(&s);
+    tern_engine_close(&e);
+    return (double)t.attn_selected / (double)t.attn_seen;
+}
+
+/* Longer texts select less by default, and what a user asks for where he asks. A row that sees n positions keeps .3 n of up to 2,048,
+ * and .3 sqrt(2048 n) of more, .15 n from 8,192 on: the sums over rows 1 to N, as integrals. */
+static void longer_texts_select_less(void **state) {
+    (void)state;
+    const double from = 2048, n = LONG, all = n * n / 2, few = .3 * from * from / 2,
+                 more = .3 * sqrt(from) * 2 / 3 * (pow(n, 1.5) - pow(from, 1.5));
+    /* .237, and a little more: tiles keep their own rows, too. */
+    assert_true(fabs(share_of(0, LONG) - (few + more) / all) < .006);
+    assert_true(fabs(share_of(.3f, LONG) - .3) < .006);
+    assert_true(share_of(0, 2048) == share_of(.3f, 2048));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(everything_is_full), cmocka_unit_test(the_largest_are_found),
         cmocka_unit_test(no_bit_depends),     cmocka_unit_test(other_ways_there),
-        cmocka_unit_test(of_its_own_accord),
+        cmocka_unit_test(of_its_own_accord),  cmocka_unit_test(longer_texts_select_less),
     };
     return cmocka_run_group_tests_name("attention/sparse_files", tests, setup, NULL);
 }

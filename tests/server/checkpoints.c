@@ -25,7 +25,7 @@ static const char *const changes[][2] = {
     {"buckets", "1"},
     {"no-head-ratios", "on"},
     {"attention-share", "2"},
-    {"attention-pool", "1"},
+    {"attention-pool", "2"},
     {"attention-preset", "paper"},
 };
 /* The text's own, where and how fast it is computed, and what a saved session says itself (its context's length, its adapters). The
