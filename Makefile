@@ -67,7 +67,7 @@ check: emulators
 NEED_TOOLS = ^npu/(hexagon|conformance)|^cli/(hexagon|completions)|^bindings/|^server/(page|clients)|^tools/(site|deb|hexagon)
 
 # What asks a part in `make test`, or skips itself there, and all with TERN_TEST_FULL: every type and scheme, every step and allocation, more cases.
-LONG_FORMS = ^cli/(estimate|eyes|minimal)$$|^engine/(drafts|families|scarce)$$|^quant/(partial|quality)$$|^prefill/experts$$|^server/again$$|^torture/slice$$
+LONG_FORMS = ^cli/(estimate|eyes|minimal)$$|^engine/(drafts|families|scarce)$$|^quant/(partial|quality)$$|^prefill/experts$$|^server/again$$|^torture/slice$$|^oracle/make$$|^tools/(reproduce|train)$$
 
 # The figures that documents quote and that no machine's speed changes, taken again.
 figures: setup all

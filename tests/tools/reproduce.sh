@@ -5,6 +5,7 @@ set -euo pipefail
 export REAL=$1 TMP
 TMP=$(mktemp -d)
 trap 'rm -rf "$TMP"' EXIT
+[ -n "${TERN_TEST_FULL:-}" ] || { echo "skipped: nothing that is built depends on it: \`make check\` does it, or TERN_TEST_FULL=1"; exit 77; }
 [ -f models/tern-tiny/model.safetensors ] || { echo "skipped: no tern-tiny"; exit 77; }
 # Every call of the program is a line of $TMP/calls; the call of number $DIE ends as a killed process does.
 cat >"$TMP/tern" <<'END'
