@@ -34,8 +34,9 @@ typedef struct tern_shadow_options {
     float scale_q, scale_k;   /* typical largest magnitude of a head's queries, keys, / 127; 0 = that of the
                                  first rows (default) */
     int32_t share_rows; /* neighbouring rows, with the query heads of a KV head, that share a selection: 1..8;
-                           -1 = none; 0 = 4, or 8 where a KV head has one query head (default) */
-    int32_t pool_heads; /* of them, query heads estimated as one; 0 = 2 (default) */
+                           -1 = none; 0 = 4, 2 where a KV head has more than four query heads, 8 where it has
+                           one (default) */
+    int32_t pool_heads; /* of them, query heads estimated as one; 0 = 1 (default) */
     int32_t window;     /* a row sees so many positions back; 0 = all (default) */
     float scale;        /* of q.k; 0 = 1 / sqrt(d_head) (default) */
     float soft_cap;     /* score = cap * tanh(score / cap); 0 = off (default) */
