@@ -275,7 +275,8 @@ TERN_API const char *tern_engine_lora_task(const tern_engine *e, size_t i, const
 
 /* Which adapters the session's text is read with from now on: "NAME[:SCALE],...", "none" for the model as
  * it is, or NULL for those that the engine takes by itself, which a new session has (all whose scale is
- * not 0; of those for a task none whose scale was not said). No weights are moved. The session forgets its text where they are others than before.
+ * not 0; of those for a task none whose scale was not said). No weights are moved. The session forgets its
+ * text where they are others than before.
  * TERN_E_INVALID names the adapters that there are. */
 TERN_API tern_status tern_session_lora(tern_session *s, const char *adapters, tern_error *err);
 

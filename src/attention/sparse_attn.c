@@ -126,6 +126,13 @@ float tn_sparse_fallen(const tn_sparse_attn *s, size_t n) {
     return sqrtf((float)TN_ATTN_FALLS_FROM / (float)(n < TN_ATTN_FALLS_TO ? n : TN_ATTN_FALLS_TO));
 }
 
+size_t tn_sparse_kept(const tn_sparse_attn *s, float ratio, size_t n, size_t least) {
+    size_t k = (size_t)ceilf(ratio * tn_sparse_fallen(s, n) * (float)n);
+    if (k < least) k = least;
+    if (k > s->room) k = s->room;
+    return k < n ? k : n;
+}
+
 float tn_sparse_mean_ratio(const tn_sparse_attn *s, size_t head) {
     float sum = 0;
     for (size_t g = 0; g < (size_t)s->n_group; g++) sum += s->ratio[head + g];

@@ -114,6 +114,9 @@ static inline bool tn_sparse_by_parts(const tn_sparse_attn *s) {
 
 /* Returns how much of its ratio a head keeps of n positions: 1, or less where ratios fall. */
 float tn_sparse_fallen(const tn_sparse_attn *s, size_t n);
+/* Returns how many of n positions a row or a tile with that ratio keeps: at least `least`, where there are as many, and
+ * no more than its list has room for. */
+size_t tn_sparse_kept(const tn_sparse_attn *s, float ratio, size_t n, size_t least);
 /* Returns the mean ratio of the query heads of a KV head, the first at `head`. */
 float tn_sparse_mean_ratio(const tn_sparse_attn *s, size_t head);
 /* Returns the largest of max and |x[i]|, n a multiple of 4. A NaN or an infinity has no scale. */

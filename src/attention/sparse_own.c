@@ -2,16 +2,12 @@
  * no_baselines.c instead. */
 #include "attention/sparse_impl.h"
 
-#include <math.h>
 #include <string.h>
 
 /* The number of positions that a row keeps out of n. */
 static size_t n_kept(const tn_sparse_attn *s, int layer, int32_t head, size_t n) {
-    size_t k = (size_t)ceilf(s->ratio[(size_t)layer * (size_t)s->h->n_heads + (size_t)head] *
-                             tn_sparse_fallen(s, n) * (float)n);
-    if (k < MIN_SELECTED) k = MIN_SELECTED;
-    if (k > s->room) k = s->room;
-    return k < n ? k : n;
+    const float ratio = s->ratio[(size_t)layer * (size_t)s->h->n_heads + (size_t)head];
+    return tn_sparse_kept(s, ratio, n, MIN_SELECTED);
 }
 
 /* The k best of positions first..end-1 of a row of scores (|score| <= bound), in idx, with their cuts. Scores

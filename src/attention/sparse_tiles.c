@@ -1,7 +1,6 @@
 /* Tiles: neighbouring rows, with all query heads of a KV head, that share one selection. */
 #include "attention/sparse_impl.h"
 
-#include <math.h>
 #include <string.h>
 
 /* A tile has the neighbouring rows i0..i1-1 of the block with all query heads of the KV head. */
@@ -53,12 +52,8 @@ static void tile_floats(const block *b, const tile *t) {
  * kept. */
 static size_t tile_kept(const tn_sparse_attn *s, int layer, int32_t kv_head, const tile *t) {
     size_t n = t->end - t->first, least = (size_t)(MIN_SELECTED + t->i1 - t->i0);
-    size_t k = (size_t)ceilf(
-        tn_sparse_mean_ratio(s, (size_t)layer * (size_t)s->h->n_heads + (size_t)(kv_head * s->n_group)) *
-        tn_sparse_fallen(s, n) * (float)n);
-    if (k < least) k = least;
-    if (k > s->room) k = s->room;
-    return k < n ? k : n;
+    const size_t head = (size_t)layer * (size_t)s->h->n_heads + (size_t)(kv_head * s->n_group);
+    return tn_sparse_kept(s, tn_sparse_mean_ratio(s, head), n, least);
 }
 
 /* Finds the reference of a row's scores: the largest among the last NEAR and the first FAR positions that

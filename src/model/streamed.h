@@ -15,8 +15,8 @@
 
 /* Why a model cannot be opened so; NULL: it can, as far as its header tells. */
 const char *tn_streamed_why_not(const tn_source *src);
-/* Opens the model of *src, which is taken, and begins to read; then it makes the tokenizer, if *src has none yet. *out NULL: its tensors cannot be used where they lie, and
- * *src is left. */
+/* Opens the model of *src, which is taken, and begins to read; then it makes the tokenizer, if *src has none yet.
+ * *out NULL: its tensors cannot be used where they lie, and *src is left. */
 tern_status tn_streamed_open(tn_ctx *ctx, tn_pool *pool, tn_source **src, const tn_aio_options *io,
                              tn_model **out, tern_error *err);
 enum { TN_NEED_ALL = INT32_MAX };

@@ -279,7 +279,7 @@ static void too_many_tokens(void **state) {
     char *bytes = fixture_read(path, &n), *at = memmem(bytes, n, name, strlen(name));
     assert_non_null(at);
     memcpy(at + strlen(name) + 4 + 8, &rows,
-           sizeof rows); /* behind the number of dimensions and the first one */
+           sizeof rows); /* after the number of dimensions and the first of them */
     fixture_write(path, bytes, n);
     free(bytes);
     assert_int_equal(tern_engine_open(path, NULL, &e, &err), TERN_E_FORMAT);
