@@ -68,7 +68,7 @@ enum {
     TN_ATTN_FROM = 1024,
     TN_ATTN_DECODE_FROM = 2048,
     TN_ATTN_FALLS_FROM = 2048, /* that share, and with `falls` less of more positions */
-    TN_ATTN_FALLS_TO = 8192
+    TN_ATTN_FALLS_TO = 32768
 }; /* defaults */
 /* The positions from which rows of decode forwards attend sparsely without being asked, in mode automatic on a
  * device that shares memory: a model stretched to 8,192 answered as well as in full (docs/record/attention.md). */
@@ -81,7 +81,7 @@ typedef struct tn_attn_options {
                        it out */
     float ratio;    /* mean share of the positions, 0..1 */
     bool falls; /* from TN_ATTN_FALLS_FROM positions on the share falls with the root of their number, to its
-                   half at TN_ATTN_FALLS_TO; there it stays */
+                   quarter at TN_ATTN_FALLS_TO; there it stays */
     int32_t n_buckets;   /* 1 or 9 */
     bool no_head_ratios; /* every head gets `ratio` */
     bool check;          /* also find the exact largest, and count how many were selected */

@@ -13,6 +13,10 @@
 #include <malloc.h>
 #endif
 
+#if defined(__linux__) && !defined(MADV_COLLAPSE)
+#define MADV_COLLAPSE 25 /* which older headers do not name */
+#endif
+
 enum { ALIGN = 64, HUGE_ALIGN = 2 << 20, HUGE_MIN = 4 << 20 };
 
 /* A header occupies the 64 bytes before every block. */
@@ -37,14 +41,7 @@ static void default_release(void *user, void *p) {
 static void *default_alloc(void *user, size_t n_bytes, size_t align) {
     (void)user;
     void *p = NULL;
-    if (posix_memalign(&p, align, n_bytes)) return NULL;
-#if defined(__linux__) && defined(MADV_HUGEPAGE)
-    if (align >= HUGE_ALIGN) {
-        (void)madvise(p, HUGE_ALIGN, MADV_NOHUGEPAGE); /* only the head of this is touched */
-        (void)madvise((char *)p + HUGE_ALIGN, n_bytes - HUGE_ALIGN, MADV_HUGEPAGE);
-    }
-#endif
-    return p;
+    return posix_memalign(&p, align, n_bytes) ? NULL : p;
 }
 
 static void default_release(void *user, void *p) {
@@ -85,21 +82,32 @@ static void count(tn_ctx *ctx, tn_mem_cat cat, size_t n_bytes, bool add) {
 
 static block_head *head_of(void *p) { return (block_head *)((char *)p - ALIGN); }
 
+/* Of a block of the default allocator: only the head of what lies before p is touched. */
+static void advise(char *base, char *p, size_t n_bytes, bool huge) {
+#if defined(__linux__) && defined(MADV_HUGEPAGE)
+    (void)madvise(base, HUGE_ALIGN, MADV_NOHUGEPAGE);
+    if (huge) (void)madvise(p, n_bytes, MADV_HUGEPAGE);
+#else
+    (void)base, (void)p, (void)n_bytes, (void)huge;
+#endif
+}
+
 void *tn_alloc(tn_ctx *ctx, tn_mem_cat cat, size_t n, size_t size) {
     size_t n_bytes, total;
     if (__builtin_mul_overflow(n, size, &n_bytes)) return NULL;
     /* Keys and values fill up slowly and in many places; with huge pages the first position of each layer
-     * would clear a whole page. */
-    bool huge = n_bytes >= HUGE_MIN && cat != TN_MEM_KV;
+     * would clear a whole page. They begin at one all the same, for tn_mem_fuse. */
+    bool ours = ctx->hooks.alloc == default_alloc, huge = n_bytes >= HUGE_MIN && (ours || cat != TN_MEM_KV);
     size_t align = huge ? (size_t)HUGE_ALIGN : (size_t)ALIGN;
     /* A header at the beginning of a huge page would clear the page here, on the thread that opens a
      * model, instead of on the threads that fill the block. So a block begins at a huge page, with its
      * header before it. Untouched addresses cost nothing with the default allocator; a host's may differ. */
-    size_t front = huge && ctx->hooks.alloc == default_alloc ? (size_t)HUGE_ALIGN : (size_t)ALIGN;
+    size_t front = huge && ours ? (size_t)HUGE_ALIGN : (size_t)ALIGN;
     if (__builtin_add_overflow(n_bytes, front, &total)) return NULL;
     char *base = ctx->hooks.alloc(ctx->hooks.user, total, align);
     if (!base) return NULL;
     char *p = base + front;
+    if (huge && ours) advise(base, p, n_bytes, cat != TN_MEM_KV);
     *head_of(p) = (block_head){.base = base, .n_bytes = n_bytes, .cat = cat};
     count(ctx, cat, n_bytes, true);
     return p;
@@ -139,6 +147,15 @@ char *tn_strndup(tn_ctx *ctx, tn_mem_cat cat, const char *s, size_t n) {
 }
 
 char *tn_strdup(tn_ctx *ctx, tn_mem_cat cat, const char *s) { return tn_strndup(ctx, cat, s, strlen(s)); }
+
+void tn_mem_fuse(tn_ctx *ctx, void *p, size_t n) {
+#if defined(__linux__)
+    /* Memory of a host's own allocator is the host's to arrange. */
+    if (ctx->hooks.alloc == default_alloc) (void)madvise(p, n, MADV_COLLAPSE);
+#else
+    (void)ctx, (void)p, (void)n;
+#endif
+}
 
 void tn_mem_trim(void) {
 #ifdef __GLIBC__

@@ -236,7 +236,8 @@ _Static_assert(TILE_STEP == 64, "in_order has them all");
 static listed take(const tn_attn_tiles_args *a, const void *cells, const uint32_t *idx, size_t n,
                    float *wide) {
     if (a->kv == TN_KV_F32) return (listed){cells, idx};
-    for (size_t i = 0; i < n; i++) NAME(tn_kv_rows)(a->kv, a->d_head, cells, idx[i], 1, wide + i * a->d_head);
+    for (size_t i = 0; i < n; i++)
+        widen_rows(a->kv, a->d_head, cells, idx[i], 1, wide + i * a->d_head, false);
     return (listed){wide, in_order};
 }
 

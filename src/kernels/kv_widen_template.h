@@ -7,10 +7,11 @@
 
 enum { KV_AHEAD = 4096 }; /* bytes: what is read is asked for so far ahead, about a span */
 
-INLINE void widen_halves(const uint16_t *h, size_t n, float *out) {
+/* ahead: what comes next in memory is read next. Of a list's positions it is not. */
+INLINE void widen_halves(const uint16_t *h, size_t n, float *out, bool ahead) {
     size_t i = 0;
     for (; i + W <= n; i += W) {
-        __builtin_prefetch((const char *)(h + i) + KV_AHEAD);
+        if (ahead) __builtin_prefetch((const char *)(h + i) + KV_AHEAD);
         f_store(out + i, f_load_f16(h + i));
     }
     for (; i < n; i++) out[i] = tn_f16_f32(h[i]);
@@ -45,7 +46,7 @@ INLINE void widen_key_group(tn_kv_type type, const uint8_t *group, size_t i0, si
 static void widen_keys(tn_kv_type type, size_t d_head, const uint8_t *panel, size_t n_panels, float *out) {
     size_t bytes = tn_kv_panel_bytes(type, d_head), group = bytes / tn_kv_groups(d_head);
     if (type == TN_KV_F16) {
-        widen_halves((const uint16_t *)panel, n_panels * TN_KV_PANEL * d_head, out);
+        widen_halves((const uint16_t *)panel, n_panels * TN_KV_PANEL * d_head, out, true);
         return;
     }
     for (size_t p = 0; p < n_panels; p++, panel += bytes) {
@@ -92,14 +93,14 @@ INLINE void widen_codes(tn_kv_type type, size_t d_head, const float *scales, con
 }
 
 /* Values of n positions of one panel, from position `in` of it on. */
-static void widen_coded(tn_kv_type type, size_t d_head, const uint8_t *panel, size_t in, size_t n,
-                        float *out) {
+static void widen_coded(tn_kv_type type, size_t d_head, const uint8_t *panel, size_t in, size_t n, float *out,
+                        bool ahead) {
     size_t groups = tn_kv_groups(d_head), row = groups * TN_KV_GROUP / (type == TN_KV_INT8 ? 1 : 2);
     const uint8_t *codes = panel + TN_KV_PANEL * groups * sizeof(uint16_t) + in * row;
     float scales[MOST_SCALES + W];
     widen_scales(panel, groups, in, n, scales);
     for (size_t i = 0; i < n; i++, codes += row, out += d_head) {
-        __builtin_prefetch(codes + KV_AHEAD);
+        if (ahead) __builtin_prefetch(codes + KV_AHEAD);
 #ifdef TERN_MINIMAL
         widen_codes(type, d_head, scales + i * groups, codes, out);
 #else
@@ -109,21 +110,26 @@ static void widen_coded(tn_kv_type type, size_t d_head, const uint8_t *panel, si
     }
 }
 
-static void NAME(tn_kv_rows)(tn_kv_type type, size_t d_head, const void *panels, size_t pos, size_t n,
-                             float *out) {
+INLINE void widen_rows(tn_kv_type type, size_t d_head, const void *panels, size_t pos, size_t n, float *out,
+                       bool ahead) {
     if (type == TN_KV_F32) {
         memcpy(out, (const float *)panels + pos * d_head, n * d_head * sizeof *out);
     } else if (type == TN_KV_F16) {
-        widen_halves((const uint16_t *)panels + pos * d_head, n * d_head, out);
+        widen_halves((const uint16_t *)panels + pos * d_head, n * d_head, out, ahead);
     } else {
         for (size_t in, k; n; pos += k, n -= k, out += k * d_head) {
             in = pos % TN_KV_PANEL;
             k = n < TN_KV_PANEL - in ? n : TN_KV_PANEL - in;
             widen_coded(type, d_head,
                         (const uint8_t *)panels + pos / TN_KV_PANEL * tn_kv_panel_bytes(type, d_head), in, k,
-                        out);
+                        out, ahead);
         }
     }
+}
+
+static void NAME(tn_kv_rows)(tn_kv_type type, size_t d_head, const void *panels, size_t pos, size_t n,
+                             float *out) {
+    widen_rows(type, d_head, panels, pos, n, out, true);
 }
 
 #ifndef TERN_MINIMAL

@@ -52,14 +52,6 @@ static tern_status parse(const char *messages, json_t **out, tern_error *err) {
     return tn_fail(err, TERN_E_INVALID, "the messages are no JSON array%s%s", *why ? ": " : "", why);
 }
 
-tern_status tn_media_count(const char *messages, size_t *n, tern_error *err) {
-    json_t *all;
-    TN_TRY(parse(messages, &all, err));
-    *n = images_of(all);
-    json_decref(all);
-    return TERN_OK;
-}
-
 /* Every content becomes a list of parts: templates that know pictures look at the first part of each. */
 static json_t *as_parts(const json_t *content) {
     if (!json_is_string(content)) return tn_json_copy(content);

@@ -18,7 +18,5 @@ tern_status tn_media_chat(tn_ctx *ctx, const tn_tokenizer *t, const tern_chat_op
 tern_status tn_media_plain(tn_ctx *ctx, const tn_tokenizer *t, const char *text, size_t n_text,
                            const tn_medium *const *media, size_t n_media, int32_t **ids, size_t *n_ids,
                            tern_error *err);
-/* How many images the messages have; they must be valid JSON. */
-tern_status tn_media_count(const char *messages, size_t *n, tern_error *err);
 
 #endif

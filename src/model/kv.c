@@ -7,6 +7,11 @@
 #include <assert.h>
 #include <string.h>
 
+enum {
+    HUGE = 2 << 20,
+    FUSE_FROM = 3072
+}; /* bytes of a huge page; positions from which on they are thought of */
+
 uint64_t tn_kv_bytes_of(const tn_hparams *h, int32_t n_ctx, tn_kv_type type) {
     uint64_t panels = ((uint64_t)n_ctx + TN_KV_PANEL - 1) / TN_KV_PANEL;
     uint64_t n = 0;
@@ -26,6 +31,7 @@ tern_status tn_kv_open(tn_ctx *ctx, const tn_hparams *h, int32_t n_ctx, tn_kv_ty
                    .type = type,
                    .rotated = type == TN_KV_INT4 && whole && !tn_latent(h),
                    .joint = tn_latent(h),
+                   .fuse_at = FUSE_FROM,
                    .cap_tok = n_panels * TN_KV_PANEL};
     for (int32_t l = 0; l < h->n_layers; l++) {
         out->index[l] = -1;
@@ -126,7 +132,43 @@ static uint64_t state_bytes(const void *self) {
     return (kv->joint ? 1 : 2) * (uint64_t)tn_kv_head_offset(kv, kv->n_layers, 0);
 }
 
-static void state_keep(void *self, int32_t slot, int32_t n_tok) { tn_kv_move(self, slot, n_tok); }
+/* Fuses the huge pages of k or v of which three quarters are filled: less would take memory that the text does
+ * not need. */
+static void fuse(const tn_kv *kv, uint8_t *cells, int32_t n_tok) {
+    const uintptr_t base = (uintptr_t)cells;
+    uintptr_t page = (base + HUGE - 1) / HUGE * HUGE;
+    for (; page + HUGE <= base + kv->layers[kv->n_layers].at; page += HUGE) {
+        size_t filled = 0, from = page - base, to = from + HUGE;
+        for (int32_t l = 0; l < kv->n_layers; l++) {
+            const struct tn_kv_layer *at = &kv->layers[l];
+            size_t used = (size_t)n_tok / TN_KV_PANEL * tn_kv_panel_bytes(kv->type, (size_t)at->d_head);
+            if (at[1].at <= from || at->at >= to) continue;
+            for (int32_t h = 0; h < at->n_kv_heads; h++) {
+                size_t begin = tn_kv_head_offset(kv, l, h), end = begin + used;
+                begin = begin > from ? begin : from;
+                end = end < to ? end : to;
+                if (begin < end) filled += end - begin;
+            }
+        }
+        if (filled >= HUGE / 4 * 3) tn_mem_fuse(kv->ctx, (void *)page, HUGE);
+    }
+}
+
+/* The first n_tok positions are filled. Once they are many, what they fill moves to huge pages, of which a
+ * step reads through fewer. */
+static void grown(tn_kv *kv, int32_t n_tok) {
+    if (n_tok < kv->fuse_at) return;
+    while (kv->fuse_at <= n_tok && kv->fuse_at <= INT32_MAX / 2) kv->fuse_at *= 2;
+    if (kv->k) fuse(kv, kv->k, n_tok);
+    fuse(kv, kv->v, n_tok);
+}
+
+static void state_append(void *self, int32_t n_tok, int32_t n) { grown(self, n_tok + n); }
+
+static void state_keep(void *self, int32_t slot, int32_t n_tok) {
+    tn_kv_move(self, slot, n_tok);
+    grown(self, n_tok + 1);
+}
 
 /* What lies after the text is never read, and overwritten by the next rows. */
 static void state_truncate(void *self, int32_t n_tok) {
@@ -174,18 +216,20 @@ static void transfer_head(const tn_kv *kv, size_t d, size_t at, int32_t n_tok, b
 }
 
 static void state_transfer(void *self, int32_t n_tok, bool saving, tn_state_io io, void *user) {
-    const tn_kv *kv = self;
+    tn_kv *kv = self;
     for (int l = 0; l < kv->n_layers; l++) {
         for (int h = 0; h < kv->layers[l].n_kv_heads; h++)
             transfer_head(kv, (size_t)kv->layers[l].d_head, tn_kv_head_offset(kv, l, h), n_tok, saving, io,
                           user);
     }
+    if (!saving) grown(kv, n_tok);
 }
 
 static void state_close(void *self) { tn_kv_close(self); }
 
 const tn_state_ops tn_kv_state = {.name = "kv",
                                   .bytes = state_bytes,
+                                  .append = state_append,
                                   .keep = state_keep,
                                   .truncate = state_truncate,
                                   .transfer = state_transfer,

@@ -1,5 +1,6 @@
 /* Sparse attention on a file's own weights, in its blocks and in floats: everything selected is full attention bit by bit, what is
  * selected is what the estimates find largest, and no bit depends on threads, pieces, other texts or drafts. */
+#include "attention/sparse_impl.h"
 #include "params/options.h"
 #include "session/session.h"
 
@@ -214,7 +215,7 @@ static double share_of(float ratio, int32_t n) {
 }
 
 /* Longer texts select less by default, and what a user asks for where he asks. A row that sees n positions keeps .3 n of up to 2,048,
- * and .3 sqrt(2048 n) of more, .15 n from 8,192 on: the sums over rows 1 to N, as integrals. */
+ * and .3 sqrt(2048 n) of more, .075 n from 32,768 on: the sums over rows 1 to N, as integrals. */
 static void longer_texts_select_less(void **state) {
     (void)state;
     const double from = 2048, n = LONG, all = n * n / 2, few = .3 * from * from / 2,
@@ -223,6 +224,12 @@ static void longer_texts_select_less(void **state) {
     assert_true(fabs(share_of(0, LONG) - (few + more) / all) < .006);
     assert_true(fabs(share_of(.3f, LONG) - .3) < .006);
     assert_true(share_of(0, 2048) == share_of(.3f, 2048));
+    const tn_sparse_attn falls = {.o.falls = true}, stays = {.o.falls = false};
+    const float of[][2] = {{1, 1}, {2048, 1}, {8192, .5f}, {32768, .25f}, {131072, .25f}};
+    for (size_t i = 0; i < sizeof of / sizeof of[0]; i++) {
+        assert_true(tn_sparse_fallen(&falls, (size_t)of[i][0]) == of[i][1]);
+        assert_true(tn_sparse_fallen(&stays, (size_t)of[i][0]) == 1);
+    }
 }
 
 int main(void) {
