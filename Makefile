@@ -15,7 +15,7 @@ export CCACHE_NOHASHDIR ?= 1
 dist dist-test deb deb-test: export CMAKE_C_COMPILER_LAUNCHER =
 endif
 
-.PHONY: lines figures all setup emulators demo test check test-aarch64 hexagon-stack sanitize fuzz torture mutate power dist dist-test deb deb-test packages site board clean
+.PHONY: lines figures all setup emulators demo test bare check test-aarch64 hexagon-stack sanitize fuzz torture mutate power dist dist-test deb deb-test packages site board clean
 
 all: $(BUILD)/build.ninja
 	@cmake --build $(BUILD)
@@ -24,8 +24,9 @@ setup:
 	@bash scripts/setup.sh
 
 # The tools of the processors that are not here; the tests that need them are skipped without.
+EMULATORS = --optional --hexagon --aarch64 --lint --oracle --bindings --browser --site --compilers --windows
 emulators: setup
-	@bash scripts/setup.sh --optional --hexagon --aarch64 --lint --oracle --bindings --browser --site --compilers --windows
+	@bash scripts/setup.sh $(EMULATORS)
 
 $(BUILD)/build.ninja: | setup
 	@cmake -S . -B $(BUILD) -G Ninja -DTERN_WERROR=$(WERROR) $(CMAKE_FLAGS) >$(BUILD).log 2>&1 || { cat $(BUILD).log; exit 1; }
@@ -42,27 +43,28 @@ demo: $(BUILD)/build.ninja
 
 # The suite, the house's rules, and a build where no optional tool is in sight. Tests whose tools are missing are skipped.
 test: setup
-	@bash scripts/setup.sh --optional --lint --oracle
+	@bash scripts/setup.sh --optional --lint --oracle --ccache
 	@$(MAKE) --no-print-directory all
 	@bash scripts/lint.sh
 	@ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS)
 	@dpkg-query -W >$(BUILD)/tested-with 2>/dev/null || rm -f $(BUILD)/tested-with
+	@$(MAKE) --no-print-directory bare
+
+# Everything, where no optional tool is in sight (a make of its own, which sees ccache that has just been installed).
+bare:
 	@bash scripts/compilers.sh bare
 
 # What takes longer: the tests that `make test` skipped, with their tools installed; sanitizers, AArch64, other compilers. CI runs both.
-check: emulators
-	@mkdir -p $(BUILD)
+# What leaves a processor idle (packages that come, an emulator of one thread, valgrind) has something beside it.
+check: all
+	@bash scripts/beside.sh $(BUILD)/emulators.log "python3 scripts/figures.py --tern $(BUILD)/tern" "bash scripts/setup.sh $(EMULATORS)"
 	@cmake -S . -B $(BUILD) -G Ninja -DTERN_WERROR=$(WERROR) $(CMAKE_FLAGS) -U 'HEX_*' -U TERN_HEXAGON >$(BUILD)/configure.log 2>&1 || { cat $(BUILD)/configure.log; exit 1; }
 	@cmake --build $(BUILD)
-	@dpkg-query -W 2>/dev/null | cmp -s - $(BUILD)/tested-with || ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS) -R "$(NEED_TOOLS)"
-	@TERN_TEST_FULL=1 ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS) -R "$(LONG_FORMS)"
-	@python3 scripts/figures.py --tern $(BUILD)/tern
-# Growth counts instructions, in one thread and whatever runs beside it: compilers do.
-	@TERN_GROWTH=all ctest --test-dir $(BUILD) --output-on-failure -R "^lab/growth" >$(BUILD)/growth.log 2>&1 & growth=$$!; \
-	  bash scripts/compilers.sh clang musl; built=$$?; wait $$growth; grown=$$?; cat $(BUILD)/growth.log; exit $$((built | grown))
+	@dpkg-query -W 2>/dev/null | cmp -s - $(BUILD)/tested-with && tests="$(LONG_FORMS)" || tests="$(NEED_TOOLS)|$(LONG_FORMS)"; \
+	  TERN_TEST_FULL=1 ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS) -R "$$tests"
+	@TERN_GROWTH=all bash scripts/beside.sh $(BUILD)/growth.log "bash scripts/compilers.sh clang musl" "ctest --test-dir $(BUILD) --output-on-failure -R ^lab/growth"
 	@bash scripts/sanitized.sh
-	@bash scripts/aarch64.sh
-	@bash scripts/windows.sh $(BUILD)/tern
+	@bash scripts/beside.sh $(BUILD)/windows.log "bash scripts/aarch64.sh" "bash scripts/windows.sh $(BUILD)/tern"
 # What skips itself, whole or in part, in `make test` on a bare machine; where no package came since, it has run there.
 NEED_TOOLS = ^npu/(hexagon|conformance)|^cli/(hexagon|completions)|^bindings/|^server/(page|clients)|^tools/(site|deb|hexagon)
 

@@ -21,7 +21,10 @@ bare() {
         $(command -v gcc cc ld as ar ranlib nm objcopy strip cmake ctest ninja pkg-config pkgconf python3 sh awk ccache); do
         ln -sf "$from" "$few/${from##*/}"
     done
-    PATH=$few cmake -S . -B build-bare "${common[@]}" -DCMAKE_C_COMPILER=gcc -DTERN_HEXAGON=OFF -DTERN_CURL=OFF >/dev/null
+    # Where `make` used ccache the compiler and the flags are its own: what it has compiled is not compiled again, and what differs here is.
+    local how=("${common[@]}")
+    if [ -n "${CMAKE_C_COMPILER_LAUNCHER:-}" ] && grep -q '^CMAKE_C_COMPILER_LAUNCHER:[A-Z]*=.' build/CMakeCache.txt 2>/dev/null; then how=(-G Ninja -DTERN_WERROR=ON); fi
+    PATH=$few cmake -S . -B build-bare "${how[@]}" -DCMAKE_C_COMPILER=cc -DTERN_HEXAGON=OFF -DTERN_CURL=OFF >/dev/null
     PATH=$few built build-bare all
 }
 clang() {

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what tern builds and tests with (Debian 12 and relatives). Does nothing when all is there.
-#   scripts/setup.sh [--hexagon] [--aarch64] [--lint] [--oracle] [--bindings] [--static] [--browser] [--compilers] [--deb] [--site] [--windows] [--optional]
+#   scripts/setup.sh [--hexagon] [--aarch64] [--lint] [--oracle] [--bindings] [--static] [--browser] [--compilers] [--deb] [--site] [--windows] [--ccache] [--optional]
 # Formats of pictures are read, TLS is spoken and tern pull fetches where their libraries are there: they are installed where that is possible, and missed with a message.
 # --lint: what scripts/lint.sh and scripts/abi.sh check with; --oracle: what tests compare with, call and count with.
 # --static: what makes static programs to hand out (make dist, make board).
@@ -8,6 +8,7 @@
 # --compilers: other compilers and C libraries that tern is built with (scripts/compilers.sh).
 # --deb: what makes Debian packages and tries them in a bare system; --site: what makes the site of the documents.
 # --windows: what builds libtern for Windows and runs it (scripts/windows.sh).
+# --ccache: what keeps `make test` from compiling the same file with the same flags twice.
 # --hexagon: what builds and runs the Hexagon backend; --aarch64: what cross-builds tern for 64-bit Arm and runs it.
 # --ask: on a terminal nothing is installed for these before somebody said yes; without one they are installed as ever.
 # --optional: what these want may be impossible to get: a message then, and the tests that need it are skipped.
@@ -30,10 +31,11 @@ compilers="clang musl-tools libclang-rt-14-dev"
 deb="libcurl4-openssl-dev build-essential debhelper dh-python iproute2 lintian mmdebstrap pybuild-plugin-pyproject python3-all python3-setuptools"
 site="pandoc"
 windows="gcc-mingw-w64-x86-64-posix tcl wine wine64"
+ccache="ccache"
 wanted="" optional="" ask=""
 for a in "$@"; do
     case $a in
-    --hexagon | --aarch64 | --lint | --oracle | --bindings | --static | --browser | --compilers | --deb | --site | --windows) wanted="$wanted ${a#--}" ;;
+    --hexagon | --aarch64 | --lint | --oracle | --bindings | --static | --browser | --compilers | --deb | --site | --windows | --ccache) wanted="$wanted ${a#--}" ;;
     --optional) optional=yes ;;
     --ask) ask=yes ;;
     *) echo "setup.sh: $a is unknown" >&2 && exit 2 ;;

@@ -18,8 +18,8 @@ python3 scripts/wheel.py "$build" --out "$tmp/again" >/dev/null
 for f in "$build"/packages/*; do cmp "$f" "$tmp/again/$(basename "$f")"; done
 python3 -m zipfile -e "$wheel" "$tmp/unpacked"
 [ -f "$tmp/unpacked"/libtern-*.dist-info/LICENSE ] && grep -q "^# libtern" "$tmp/unpacked"/libtern-*.dist-info/METADATA
-if python3 -m venv "$tmp/venv" >/dev/null 2>&1 && "$tmp/venv/bin/python" -m pip --version >/dev/null 2>&1; then
-    "$tmp/venv/bin/python" -m pip install --no-index --no-deps --quiet --disable-pip-version-check "$wheel"
+if python3 -m venv --without-pip "$tmp/venv" >/dev/null 2>&1 && python3 -m pip --python "$tmp/venv/bin/python" --version >/dev/null 2>&1; then
+    python3 -m pip --python "$tmp/venv/bin/python" install --no-index --no-deps --quiet --disable-pip-version-check --root-user-action=ignore "$wheel"
     python=$tmp/venv/bin/python
 else
     python="env PYTHONPATH=$tmp/unpacked python3" # no pip: what it would have put there

@@ -17,6 +17,12 @@ notices() {
 }
 ask() { notices "$tern" run -m "$tmp/m.gguf" -p "hello the world" -n 3 --temp 0 --ignore-eos --pack "$1"; }
 packages() { "$tern" cache ls --json 2>"$tmp/err" | python3 -c 'import json,sys; print(sum(not e["unfinished"] for e in json.load(sys.stdin)))'; }
+# So many are made: who waits for that asks the folder before the program.
+made() {
+    local f n=0
+    for f in "$tmp"/cache/tern/packages/*.tern; do [ ! -e "$f" ] || n=$((n + 1)); done
+    [ $n = "$1" ] && [ "$(packages)" = "$1" ]
+}
 unfinished() { "$tern" cache ls --json 2>"$tmp/err" | python3 -c 'import json,sys; print(sum(e["unfinished"] for e in json.load(sys.stdin)))'; }
 
 "$tern" synth --arch tiny-llama --type q4_0 -o "$tmp/m.gguf" || fail synth
@@ -40,7 +46,7 @@ cp "$tmp/out" "$tmp/from_file"
 ask later || fail "later"
 cmp -s "$tmp/out" "$tmp/from_file" || fail "the first answer is not the file's"
 if [ -n "${TERN_EMULATED:-}" ]; then "$tern" cache add "$tmp/m.gguf"; fi # an emulated program cannot start itself
-until [ "$(packages)" = 1 ]; do sleep 0.1; done
+until made 1; do sleep 0.1; done
 "$tern" cache ls | grep -q "m.gguf" || fail "ls names no source"
 key=$("$tern" cache ls --json | python3 -c 'import json,sys; print(json.load(sys.stdin)[0]["key"])')
 [ "$(stat -c %a "$tmp/cache/tern/packages/$key.tern")" = 600 ] || fail "others may read the package"
@@ -79,7 +85,7 @@ cmp -s "$tmp/out" "$tmp/from_package" || fail "the next answer is not the packag
 ask later || fail "later, the other model"
 cmp -s "$tmp/out" "$tmp/from_file" || fail "an answer of the model that was there before"
 if [ -n "${TERN_EMULATED:-}" ]; then "$tern" cache add "$tmp/m.gguf"; fi
-until [ "$(packages)" = 2 ]; do sleep 0.1; done
+until made 2; do sleep 0.1; done
 
 "$tern" cache rm "$key" || fail rm
 "$tern" cache rm "$key" 2>"$tmp/err" && fail "rm twice"
@@ -233,7 +239,7 @@ plain "$tmp/f.gguf" || fail "the short way"
 cmp -s "$tmp/out" "$tmp/from_file" || fail "the first answer is not the file's"
 [ "$(grep -c 'in the background' "$tmp/err")" = 1 ] || fail "no notice"
 if [ -n "${TERN_EMULATED:-}" ]; then "$tern" cache add "$tmp/f.gguf"; fi
-until [ "$(packages)" = 1 ]; do sleep 0.1; done
+until made 1; do sleep 0.1; done
 plain "$tmp/f.gguf" --explain || fail "the second answer"
 grep -q "^INT8 prefill  *on" "$tmp/err" || fail "the second answer is not a package's"
 grep -q "in the background" "$tmp/err" && fail "a notice where all is there"

@@ -593,37 +593,45 @@ static const struct kase {
     {"toolcall", "calls: angles", call_angles, read_calls},
 };
 
-static int setup(void) {
-    tn_ctx_init(&ctx, NULL);
+/* A package and a session of it, in a folder of its own. Valgrind would take longer over these than over what it counts: its
+ * processes are given folders. */
+static void make_files(void) {
     tn_pool *pool;
     tern_error err = {0};
     char gguf[256];
     snprintf(folder, sizeof folder, TN_BINARY_DIR "/growth-XXXXXX");
-    if (!mkdtemp(folder) || tn_pool_open(&ctx, 1, &pool, &err) != TERN_OK) return -1;
+    if (!mkdtemp(folder)) fail_msg("%s: cannot be made", folder);
     snprintf(gguf, sizeof gguf, "%s/m.gguf", folder);
     snprintf(package, sizeof package, "%s/m.tern", folder);
     snprintf(saved, sizeof saved, "%s/m.session", folder);
     tn_pack_options o;
     tn_pack_defaults(&o);
     o.calib_tokens = 64;
-    bool ok = tn_synth(&ctx, pool, "tiny-llama", gguf, 7, TN_F32, &err) == TERN_OK &&
-              tn_pack(&ctx, gguf, package, &o, NULL, &err) == TERN_OK &&
-              tern_engine_open(package, NULL, &engine, &err) == TERN_OK;
+    must(tn_pool_open(&ctx, 1, &pool, &err), &err);
+    must(tn_synth(&ctx, pool, "tiny-llama", gguf, 7, TN_F32, &err), &err);
+    must(tn_pack(&ctx, gguf, package, &o, NULL, &err), &err);
     tn_pool_close(&pool);
-    if (!ok) fail_msg("%s", err.message);
-    assert_non_null(engine->profile_path);
-    snprintf(profile, sizeof profile, "%s", engine->profile_path);
     tern_session *s;
-    assert_int_equal(tern_session_open(engine, NULL, &s, &err), TERN_OK);
-    assert_int_equal(tern_session_prefill(s, (const int32_t[]){1, 2, 3}, 3, &err), TERN_OK);
-    assert_int_equal(tern_session_save(s, saved, &err), TERN_OK);
+    must(tern_engine_open(package, NULL, &engine, &err), &err);
+    must(tern_session_open(engine, NULL, &s, &err), &err);
+    must(tern_session_prefill(s, (const int32_t[]){1, 2, 3}, 3, &err), &err);
+    must(tern_session_save(s, saved, &err), &err);
     tern_session_close(&s);
-    return 0;
+    tern_engine_close(&engine);
 }
 
-static int teardown(void) {
+static void open_files(const char *made) {
+    tern_error err = {0};
+    snprintf(folder, sizeof folder, "%s", made);
+    snprintf(package, sizeof package, "%s/m.tern", folder);
+    snprintf(saved, sizeof saved, "%s/m.session", folder);
+    must(tern_engine_open(package, NULL, &engine, &err), &err);
+    assert_non_null(engine->profile_path);
+    snprintf(profile, sizeof profile, "%s", engine->profile_path);
+}
+
+static int remove_files(void) {
     char command[300];
-    tern_engine_close(&engine);
     snprintf(command, sizeof command, "rm -rf '%s'", folder);
     return system(command);
 }
@@ -632,9 +640,6 @@ enum { N_CASES = sizeof cases / sizeof *cases, UNIT = 32 << 10, SIZES = 3, MOST 
 static uint64_t instructions[MOST][SIZES];
 static size_t bytes[MOST][SIZES];
 static int n_all; /* the cases, then each field of a request */
-
-static int setup(void);
-static int teardown(void);
 
 /* Counting all takes minutes: `make test` counts one of forty, `make check` all, in two processes (TERN_GROWTH=all, 0/2
  * and 1/2), and a person those whose names begin so (TERN_GROWTH=request). */
@@ -655,8 +660,8 @@ static void run_case(const void *input) { running->run(input); }
 static void run_field(const void *input) { (void)input, fields_run(); }
 
 /* Every input once, with its length on stdout: under valgrind this is what is counted. */
-static int read_all(void) {
-    if (setup()) return 1;
+static int read_all(const char *made) {
+    open_files(made);
     for (int c = 0; c < n_all; c++)
         for (int i = 0; i < SIZES && is_counted(c); i++) {
             buf b = {0};
@@ -673,7 +678,8 @@ static int read_all(void) {
             printf("%zu\n", n);
             free(b.p);
         }
-    return teardown();
+    tern_engine_close(&engine);
+    return remove_files();
 }
 
 static bool read_counts(const char *lengths, const char *totals, int part, int n_parts) {
@@ -706,10 +712,12 @@ static int count_all(void **state) {
         snprintf(lengths[i], sizeof lengths[i], "%s/lengths%d", work, i);
         snprintf(totals[i], sizeof totals[i], "%s/totals%d", work, i);
         const int n = n_parts > 1 ? snprintf(command, sizeof command, "TERN_GROWTH=%d/%d ", i, n_parts) : 0;
-        snprintf(command + n, sizeof command - (size_t)n,
-                 "valgrind -q --tool=callgrind --collect-atstart=no --toggle-collect=tn_test_counted "
-                 "--dump-after=tn_test_counted --combine-dumps=yes --callgrind-out-file='%s' '%s' read >'%s'",
-                 totals[i], program, lengths[i]);
+        make_files();
+        snprintf(
+            command + n, sizeof command - (size_t)n,
+            "valgrind -q --tool=callgrind --collect-atstart=no --toggle-collect=tn_test_counted "
+            "--dump-after=tn_test_counted --combine-dumps=yes --callgrind-out-file='%s' '%s' read '%s' >'%s'",
+            totals[i], program, folder, lengths[i]);
         counting[i] = popen(command, "w");
     }
     for (int i = 0; i < n_parts; i++)
@@ -752,9 +760,14 @@ static void every_reader(void **state) {
 
 int main(int argc, char **argv) {
     program = argv[0];
+    tn_ctx_init(&ctx, NULL);
     fields_find();
     n_all = N_CASES + n_fields;
-    if (!TN_COUNTED || (argc > 1 && !strcmp(argv[1], "read"))) return read_all();
+    if (argc > 2 && !strcmp(argv[1], "read")) return read_all(argv[2]);
+    if (!TN_COUNTED) {
+        make_files();
+        return read_all(folder);
+    }
     if (system("command -v valgrind >/dev/null")) {
         fprintf(stderr, "needs valgrind to count instructions (scripts/setup.sh --oracle)\n");
         return 77;
