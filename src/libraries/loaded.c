@@ -4,10 +4,15 @@
 #include "libraries/stubs.h"
 
 #include <dlfcn.h>
+#include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 extern const tn_loaded tn_loaded_sqlite, tn_loaded_archive, tn_loaded_xml, tn_loaded_microhttpd,
     tn_loaded_gnutls, tn_loaded_edit, tn_loaded_png, tn_loaded_jpeg, tn_loaded_webp;
@@ -56,13 +61,27 @@ void tn_library_not_loaded(void) {
     abort();
 }
 
+/* Lets the pages of a library's slots be written, or takes that back. */
+static bool protect(const tn_stub *stubs, int how) {
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    uintptr_t from = UINTPTR_MAX, to = 0;
+    for (const tn_stub *s = stubs; s->name; s++) {
+        const uintptr_t at = (uintptr_t)s->slot & ~(page - 1);
+        if (at < from) from = at;
+        if (at + page > to) to = at + page;
+    }
+    return !mprotect((void *)from, to - from, how);
+}
+
 /* Returns what is wrong, NULL: nothing. */
 static const char *load(const tn_loaded *l) {
-    void *from = dlopen(l->file, RTLD_NOW | RTLD_LOCAL);
-    if (!from) return dlerror();
-    for (const tn_stub *s = l->stubs; s->name; s++)
-        if (!(*s->slot = dlsym(from, s->name))) return dlerror();
-    return NULL;
+    void *library = dlopen(l->file, RTLD_NOW | RTLD_LOCAL);
+    const char *why = library ? NULL : dlerror();
+    if (why || !protect(l->stubs, PROT_READ | PROT_WRITE)) return why ? why : strerror(errno);
+    for (const tn_stub *s = l->stubs; s->name && !why; s++)
+        if (!(*s->slot = dlsym(library, s->name))) why = dlerror();
+    (void)protect(l->stubs, PROT_READ);
+    return why;
 }
 
 const char *tn_library_lacks(tn_library which) {

@@ -1,7 +1,7 @@
 /* libraries/stubs.h - the functions of a library under their own names, in a program that is not linked with it.
  *
  * Each is a jump through a slot, which loaded.c fills with the library's function: arguments, variable ones too, and
- * results pass by untouched. One file for each library lists its functions. A function that is called and not listed
+ * results pass by untouched. Slots lie where the dynamic linker leaves nothing writable (RELRO), as its own table does. One file for each library lists its functions. A function that is called and not listed
  * is an error of the linker's. Internal to libraries/. */
 #ifndef TN_LIBRARIES_STUBS_H
 #define TN_LIBRARIES_STUBS_H
@@ -25,7 +25,7 @@ typedef struct tn_stub {
 
 #define TN_STUB(f)                                                                                           \
     extern __attribute__((visibility("hidden"))) void *tn_slot_##f;                                          \
-    void *tn_slot_##f = (void *)tn_library_not_loaded;                                                       \
+    __attribute__((section(".data.rel.ro.slots"))) void *tn_slot_##f = (void *)tn_library_not_loaded;        \
     __asm__(".pushsection .text\n .p2align 4\n .globl " #f "\n .hidden " #f "\n .type " #f                   \
             ", %function\n" #f                                                                               \
             ":\n .cfi_startproc\n " TN_STUB_JUMP("tn_slot_" #f) " .cfi_endproc\n .size " #f ", . - " #f      \
