@@ -2,6 +2,7 @@
 import base64
 import json
 import os
+import platform
 import pty
 import re
 import shutil
@@ -161,8 +162,8 @@ if not shutil.which("readelf"):
     skip("no readelf")
 if not linked(f"{BUILD}/tern"):
     skip("the program is static")
-if not loads.loads(f"{BUILD}/tern"):
-    skip("the program is linked with everything here (no readelf when it was configured, or another processor)")
+if platform.machine() not in ("x86_64", "aarch64"):
+    skip("on this processor the program is linked with everything")
 check_programs()
 if "TERN_EMULATED" in os.environ:
     print("an emulated program looks for libraries elsewhere: only what it is linked with is looked at")
