@@ -50,7 +50,7 @@ include(cmake/page.cmake)
 set(DOCUMENT_SOURCES doc_text documents embed extract passages rag rag_search rerank vectors)
 list(TRANSFORM DOCUMENT_SOURCES REPLACE "(.+)" "${CMAKE_SOURCE_DIR}/src/documents/\\1.c")
 add_executable(tern_cli ${CLI_SOURCES} ${MEASURE_SOURCES} ${PICTURE_SOURCES} ${SERVER_SOURCES} ${CMAKE_BINARY_DIR}/page_files.c ${DOCUMENT_SOURCES}
-  tools/windows/absent.c tools/windows/reader.c src/base/windows/start.c)
+  tools/windows/absent.c tools/windows/reader.c src/libraries/linked.c src/base/windows/start.c)
 set_target_properties(tern_cli PROPERTIES OUTPUT_NAME tern ARCHIVE_OUTPUT_NAME tern-cli)
 set_source_files_properties(src/cli/main.c PROPERTIES COMPILE_DEFINITIONS main=tn_win_main)
 target_link_libraries(tern_cli PRIVATE tern_objects ${STATIC_microhttpd} ${STATIC_sqlite3} shell32 ws2_32)

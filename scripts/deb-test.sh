@@ -40,16 +40,22 @@ files_of() { # names of Debian packages, ours as files
         if [ -e "${ours[0]}" ]; then echo "/packages/$(basename "${ours[0]}")"; else echo "$p"; fi
     done
 }
+recommends() { # Does this test of debian/tests/control want what packages recommend?
+    awk -v test="Tests: $1" 'BEGIN { RS = "" } index($0 "\n", test "\n") && /needs-recommends/ { found = 1 } END { exit !found }' debian/tests/control
+}
 install() { # names; libtern1 comes from the same folder
     local more=""
     case " $* " in *libtern-dev* | *python3-tern*) more=libtern1 ;; esac
-    within apt-get -q install -y --no-install-recommends $(files_of "$*" $more) >"$system/log" 2>&1 || { tail -30 "$system/log"; fail "apt-get install $*"; }
+    within apt-get -q install -y ${with:---no-install-recommends} $(files_of "$*" $more) >"$system/log" 2>&1 || { tail -30 "$system/log"; fail "apt-get install $*"; }
 }
 
 n=0
 while read -r test depends; do
     fresh
+    with=
+    if recommends "$test"; then with=--install-recommends; fi
     install "$depends"
+    with=
     # The program needs no library of ours, the library not the program.
     if [ "$test" = program ]; then ! installed | grep -E '^(libtern|python3)' || fail "tern brings more than it needs"; fi
     if [ "$test" = python ]; then ! installed | grep -E '^(gcc|python3-numpy) ' || fail "the module brings a compiler or NumPy"; fi

@@ -3,7 +3,7 @@
 # base/json.h, paths in the documents exist, files and functions are short, and every C file is as clang-format 14 writes it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-floors="base kernels sched text formats npu model package attention prefill draft quant params store media engine session documents pictures measure server cli lab"
+floors="base kernels sched text formats npu model package attention prefill draft quant params libraries store media engine session documents pictures measure server cli lab"
 declare -A height
 i=0
 for f in $floors; do height[$f]=$i; i=$((i + 1)); done

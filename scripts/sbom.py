@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Writes what a build of tern is made of, as CycloneDX 1.5: sbom.py OUT.json VERSION FILE... [deb:PACKAGE...]
 
-The components are the files themselves, with their SHA-256, and the Debian packages of the libraries in them: the shared libraries that a file loads,
-found by the dynamic linker, or, of a static program beside which lies FILE.map, the archives that the linker took members of. deb:PACKAGE is a library that a
+The components are the files themselves, with their SHA-256, and the Debian packages of the libraries in them: the shared libraries that a file is linked
+with or loads when it needs them (scripts/loads.py), found by the dynamic linker, or, of a static program beside which lies FILE.map, the archives that the linker took members of. deb:PACKAGE is a library that a
 file is compiled with from its header. The same build gives the same bytes."""
 import hashlib
 import json
@@ -10,6 +10,8 @@ import os
 import re
 import subprocess
 import sys
+
+from loads import loads
 
 
 def libraries(path):
@@ -19,8 +21,10 @@ def libraries(path):
         members = text.split("\nMemory Configuration")[0].split("\n\n", 1)[1]
         found = {os.path.realpath(m[1]) for m in re.finditer(r"^(/\S+\.a)\(\S+\)$", members, re.M)}
         return found | {os.path.realpath(m[1]) for m in re.finditer(r"^LOAD (/\S+/crt1\.o|/\S+/rcrt1\.o)$", text, re.M)}
-    out = subprocess.run(["ldd", path], capture_output=True, text=True, check=True).stdout
-    missing = re.findall(r"(\S+) => not found", out)
+    # what it would load is listed as if it were loaded at once
+    said = subprocess.run(["ldd", path], capture_output=True, text=True, check=True, env={**os.environ, "LD_PRELOAD": " ".join(loads(path))})
+    out = said.stdout
+    missing = re.findall(r"(\S+) => not found", out) + re.findall(r"object '(\S+)' from LD_PRELOAD cannot be preloaded", said.stderr)
     if missing:
         sys.exit(f"sbom.py: {path} needs {missing[0]}, which is not there")
     return {m.group(1) for m in re.finditer(r"(/\S+) \(0x", out)}

@@ -35,9 +35,9 @@ static int talk(chat *c) {
     char history[4096];
     const char *term = getenv("TERM");
     render view;
-    if (!(c->typed =
-              cli_terminal_open(c->keeps && cli_history_path(history, sizeof history) ? history : NULL)))
-        return cli_failed_text("no memory for a line editor");
+    tern_error err;
+    const bool keeps = c->keeps && cli_history_path(history, sizeof history);
+    if (!(c->typed = cli_terminal_open(keeps ? history : NULL, &err))) return cli_failed(&err);
     c->terminal = cli_terminal_is_interactive(c->typed);
     if (isatty(STDOUT_FILENO)) {
         cli_render_begin(&view, stdout, !getenv("NO_COLOR") && term && strcmp(term, "dumb"));

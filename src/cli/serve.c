@@ -7,6 +7,7 @@
 #include "cli/mcp_args.h"
 #include "cli/prompt.h"
 #include "cli/serve_files.h"
+#include "libraries/library.h"
 #include "model/catalogue.h"
 #include "server/checkpoints.h"
 #include "server/http.h"
@@ -300,6 +301,16 @@ static bool is_told_to_end(void *ends) {
            (sigismember(ends, SIGTERM) && sigismember(&come, SIGTERM));
 }
 
+/* Before it gives up files, and once for all who read for it. What documents and pictures lack they say when there are
+ * some. */
+static tern_status load_libraries(tern_error *err) {
+    static const tn_library others[] = {TN_LIBRARY_SQLITE, TN_LIBRARY_ARCHIVE, TN_LIBRARY_XML,
+                                        TN_LIBRARY_PNG,    TN_LIBRARY_JPEG,    TN_LIBRARY_WEBP};
+    TN_TRY(tn_library_need(TN_LIBRARY_MICROHTTPD, err));
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) (void)tn_library_lacks(others[i]);
+    return TERN_OK;
+}
+
 static int serve(const command *cmd, serving *s, char **argv) {
     sigset_t ends;
     tern_error err = {0}, no_files = {0};
@@ -311,6 +322,7 @@ static int serve(const command *cmd, serving *s, char **argv) {
     sigaddset(&ends, SIGTERM);
     pthread_sigmask(SIG_BLOCK, &ends, NULL);
     signal(SIGPIPE, SIG_IGN);
+    if (load_libraries(&err) != TERN_OK) return cli_failed(&err);
     /* now, while there is one thread and no sandbox */
     if (s->ma.model && s->when != PACKING_NEVER) cli_packing_prepare(s->when);
     /* the user's own programs: they read their own files, and a process outside the sandbox keeps them */

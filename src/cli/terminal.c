@@ -4,6 +4,7 @@
 
 #include "base/outfile.h"
 #include "base/status.h"
+#include "libraries/library.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -169,14 +170,19 @@ static bool open_editor(terminal *t) {
     return true;
 }
 
-terminal *cli_terminal_open(const char *history_path) {
+terminal *cli_terminal_open(const char *history_path, tern_error *err) {
     terminal *t = calloc(1, sizeof *t);
+    (void)tn_fail(err, TERN_E_MEMORY, "no memory for a line editor");
     if (!t) return NULL;
     tn_ctx_init(&t->ctx, NULL);
     t->interactive = isatty(STDIN_FILENO) && isatty(STDERR_FILENO);
     if (!t->interactive) return t;
     setlocale(LC_CTYPE, "");
     if (MB_CUR_MAX == 1) setlocale(LC_CTYPE, "C.UTF-8");
+    if (tn_library_need(TN_LIBRARY_EDIT, err) != TERN_OK) {
+        free(t);
+        return NULL;
+    }
     bool kept = !history_path || (t->history_path = strdup(history_path));
     if (kept && (wake[0] >= 0 || !pipe2(wake, O_CLOEXEC | O_NONBLOCK)) && open_editor(t)) return t;
     cli_terminal_close(&t);

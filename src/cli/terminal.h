@@ -6,6 +6,8 @@
 #ifndef TN_CLI_TERMINAL_H
 #define TN_CLI_TERMINAL_H
 
+#include "tern.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -18,8 +20,9 @@ typedef enum terminal_event {
     TERMINAL_FAILED /* a line was lost: no memory for it, or input that cannot be read; errno says which */
 } terminal_event;
 
-/* Opens a terminal. Returns NULL when there is no memory. history is a file, or NULL for none that lasts. */
-terminal *cli_terminal_open(const char *history);
+/* Opens a terminal. Returns NULL when there is no memory or no line editor. history is a file, or NULL for none that
+ * lasts. */
+terminal *cli_terminal_open(const char *history, tern_error *err);
 void cli_terminal_close(terminal **t);
 bool cli_terminal_is_interactive(const terminal *t);
 

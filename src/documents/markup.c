@@ -2,6 +2,7 @@
 
 #include "base/status.h"
 #include "documents/extract.h"
+#include "libraries/library.h"
 
 #include <limits.h>
 #include <string.h>
@@ -108,6 +109,8 @@ tern_status tn_markup_open(tn_ctx *ctx, const char *xml, size_t n, char **text, 
                            const char **why, tern_error *err) {
     size_t n_text;
     *out = NULL;
+    *text = NULL;
+    if ((*why = tn_library_lacks(TN_LIBRARY_XML))) return TERN_OK;
     TN_TRY(tn_text_decode(ctx, xml, n, text, &n_text, err));
     if ((*why = refusal(*text, n_text)) == NULL && n_text > INT_MAX) *why = damaged;
     if (*why) return TERN_OK;

@@ -9,6 +9,7 @@
 #include "base/status.h"
 #include "documents/extract.h"
 #include "documents/markup.h"
+#include "libraries/library.h"
 
 #include <archive.h>
 #include <archive_entry.h>
@@ -131,6 +132,7 @@ static int by_name(const void *a, const void *b) {
  * that one. */
 static tern_status read_container(container *c, const char *bytes, size_t n, bool pictures,
                                   const char *picture) {
+    if ((c->why = tn_library_lacks(TN_LIBRARY_ARCHIVE))) return TERN_OK;
     struct archive *a = archive_read_new();
     struct archive_entry *e;
     TN_FAIL_IF(!a, c->err, TERN_E_MEMORY, "no memory for a document");
@@ -209,7 +211,7 @@ static tern_status open_reading(container *c, const entry *e, reading *x) {
 }
 
 static void close_reading(container *c, reading *x) {
-    xmlFreeTextReader(x->r);
+    if (x->r) xmlFreeTextReader(x->r);
     tn_free(c->t->ctx, x->text);
 }
 
@@ -599,6 +601,11 @@ static tern_status book(container *c) {
 }
 
 /* ---- which ----------------------------------------------------------------------------------------- */
+
+void tn_doc_office_prepare(void) {
+    (void)tn_library_lacks(TN_LIBRARY_ARCHIVE);
+    (void)tn_library_lacks(TN_LIBRARY_XML);
+}
 
 tern_status tn_doc_office(tn_doc_text *t, const char *bytes, size_t n, const char **why, tern_error *err) {
     container c = {.t = t, .err = err};

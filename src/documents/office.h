@@ -13,6 +13,9 @@ static inline bool tn_doc_is_container(const char *bytes, size_t n) {
     return n >= 4 && !memcmp(bytes, "PK\3\4", 4);
 }
 
+/* Loads what reading one takes, where that can be loaded: before a process is sealed, or has a child that will be. */
+void tn_doc_office_prepare(void);
+
 /* Reads docx, pptx, xlsx, odt, ods, odp and epub; a container's entries say which it is. Where there is no text
  * *why says the reason, a constant. */
 tern_status tn_doc_office(tn_doc_text *t, const char *bytes, size_t n, const char **why, tern_error *err);

@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "documents/file_text.h"
+#include "documents/office.h"
 #include "documents/pipes.h"
 #include "documents/sandbox.h"
 
@@ -15,6 +16,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -79,6 +81,18 @@ static tern_status seal(void *user, const char *path, bool pdf, tern_error *err)
     return st == TERN_E_UNSUPPORTED ? TERN_OK : st;
 }
 
+/* Loads what reading the document takes: its own process, which has it from here, is sealed when it needs it. */
+static void prepare(const char *path) {
+    char mark[4];
+    struct stat sb;
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) return;
+    if (!fstat(fd, &sb) && S_ISREG(sb.st_mode) && read(fd, mark, sizeof mark) == sizeof mark &&
+        tn_doc_is_container(mark, sizeof mark))
+        tn_doc_office_prepare();
+    close(fd);
+}
+
 /* Reads one document and ends. */
 static void read_one(const char *path, int page, size_t max_bytes, int fd) {
     tn_ctx ctx;
@@ -107,6 +121,7 @@ static bool answer(const char *path, int page, size_t max_bytes, int wait_s, int
     int fds[2];
     head h = {0};
     char *text = NULL;
+    prepare(path);
     pid_t pid = pipe2(fds, O_CLOEXEC) ? -1 : fork();
     if (pid < 0) return reply(out, TERN_E_MEMORY, "no process for a document", 25);
     if (!pid) read_one(path, page, max_bytes, fds[1]);

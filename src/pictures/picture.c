@@ -1,5 +1,7 @@
 #include "pictures/formats.h"
 
+#include "libraries/library.h"
+
 #include <string.h>
 
 /* ---- kinds ------------------------------------------------------------------------------------------ */
@@ -64,6 +66,15 @@ bool tn_picture_reads(tn_picture_kind kind) {
 #endif
     default: return false;
     }
+}
+
+tern_status tn_picture_need(const uint8_t *bytes, size_t n, tern_error *err) {
+    const tn_picture_kind kind = tn_picture_kind_of(bytes, n);
+    if (!tn_picture_reads(kind)) return TERN_OK;
+    return tn_library_need(kind == TN_PICTURE_PNG    ? TN_LIBRARY_PNG
+                           : kind == TN_PICTURE_JPEG ? TN_LIBRARY_JPEG
+                                                     : TN_LIBRARY_WEBP,
+                           err);
 }
 
 /* ---- pixels ----------------------------------------------------------------------------------------- */
@@ -145,6 +156,7 @@ tern_status tn_picture_decode(tn_ctx *ctx, const uint8_t *bytes, size_t n, tn_pi
     TN_FAIL_IF(n > TN_PICTURE_MAX_BYTES, err, TERN_E_LIMIT, "the picture has %zu bytes; up to %d are read", n,
                TN_PICTURE_MAX_BYTES);
     tn_decoded d = {.orientation = 1};
+    TN_TRY(tn_picture_need(bytes, n, err));
     tern_status st = decode(ctx, bytes, n, &d, err);
     if (st == TERN_OK) st = tn_picture_turn(&d.picture, d.orientation, err);
     if (st == TERN_OK) *out = d.picture;

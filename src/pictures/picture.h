@@ -28,6 +28,9 @@ const char *tn_picture_format(const uint8_t *bytes, size_t n);
 /* Tells whether this build reads the kind. */
 bool tn_picture_reads(tn_picture_kind kind);
 
+/* Loads what decoding these bytes takes: before a process is sealed, or has a child that will be. */
+tern_status tn_picture_need(const uint8_t *bytes, size_t n, tern_error *err);
+
 /* Decodes a file's bytes. Sizes are checked against the limits (media/pixels.h) before anything is allocated for them, and what
  * is cut off or damaged is an error, never half a picture. On failure *out is empty. */
 tern_status tn_picture_decode(tn_ctx *ctx, const uint8_t *bytes, size_t n, tn_picture *out, tern_error *err);

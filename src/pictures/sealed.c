@@ -86,6 +86,7 @@ tern_status tn_picture_decode_by(tn_picture_decoder *decode, int wait_s, tn_ctx 
                                  size_t n, tn_picture *out, tern_error *err) {
     int fds[2];
     *out = (tn_picture){0};
+    TN_TRY(tn_picture_need(bytes, n, err));
     TN_FAIL_IF(pipe2(fds, O_CLOEXEC), err, TERN_E_IO, "no pipe to decode a picture: %s", strerror(errno));
     const int64_t end_ns = tn_now_ns() + wait_s * INT64_C(1000000000);
     pid_t pid = fork();

@@ -2,6 +2,7 @@
 
 #include "base/clock.h"
 #include "base/hex.h"
+#include "libraries/library.h"
 #include "server/api.h"
 #include "server/gate.h"
 #include "server/mcp_servers.h"
@@ -434,6 +435,7 @@ static tern_status open_doors(tn_http *h, const tn_http_options *o, int fd, tern
 tern_status tn_http_open(const tn_http_options *o, tn_http **out, tern_error *err) {
     int fd, port;
     *out = NULL;
+    TN_TRY(tn_library_need(TN_LIBRARY_MICROHTTPD, err));
     TN_TRY(listening(o, &fd, &port, err));
     tn_http *h = calloc(1, sizeof *h);
     tern_status st = h ? open_doors(h, o, fd, err) : tn_fail(err, TERN_E_MEMORY, "no memory for the server");

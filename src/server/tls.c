@@ -20,6 +20,7 @@ void tn_tls_close(tn_tls **t) { *t = NULL; }
 #else
 
 #include "base/clock.h"
+#include "libraries/library.h"
 #include "server/gate.h"
 
 #include <errno.h>
@@ -395,6 +396,7 @@ static bool listen_to(tn_tls *t, int fd, int as) {
 static tern_status load(tn_tls *t, const char *cert_pem, const char *key_pem, tern_error *err) {
     const gnutls_datum_t cert = {(unsigned char *)(uintptr_t)cert_pem, (unsigned)strlen(cert_pem)},
                          key = {(unsigned char *)(uintptr_t)key_pem, (unsigned)strlen(key_pem)};
+    TN_TRY(tn_library_need(TN_LIBRARY_GNUTLS, err));
     TN_FAIL_IF(gnutls_priority_init(&t->priority, "NORMAL:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2", NULL) < 0 ||
                    gnutls_certificate_allocate_credentials(&t->credentials) < 0,
                err, TERN_E_MEMORY, "no memory for TLS");

@@ -3,6 +3,7 @@
 
 #include "base/file.h"
 #include "base/status.h"
+#include "libraries/library.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -301,6 +302,7 @@ tern_status tn_store_open(tn_ctx *ctx, const char *path, const tn_store_options 
     if (!opt) opt = &defaults;
     *out = NULL;
     TN_FAIL_IF(!path || !*path, err, TERN_E_INVALID, "no path for the store");
+    TN_TRY(tn_library_need(TN_LIBRARY_SQLITE, err));
     tn_store *s = tn_calloc(ctx, TN_MEM_OTHER, 1, sizeof *s);
     TN_FAIL_IF(!s, err, TERN_E_MEMORY, "no memory for a store");
     s->ctx = ctx;

@@ -75,8 +75,9 @@ for d in bom["dependencies"]:
 for c in bom["components"]:
     assert c["type"] in ("file", "library") and c["name"] and c["version"], c
 names = {c["name"] for c in bom["components"]}
-# what the program was linked with, by another tool
+# what the program was linked with, by another tool, and what it says that it loads
 needed = subprocess.run(["readelf", "-dW", sys.argv[2]], capture_output=True, text=True, check=True).stdout
+needed += subprocess.run(["python3", "scripts/loads.py", sys.argv[2]], capture_output=True, text=True, check=True).stdout
 for library, package in (("libpcre2-8", "libpcre2-8-0"), ("libjansson", "libjansson4"), ("libsqlite3", "libsqlite3-0"), ("libc.so", "libc6"),
                          ("libmicrohttpd", "libmicrohttpd12"), ("libarchive", "libarchive13"), ("libxml2", "libxml2")):
     if library in needed:

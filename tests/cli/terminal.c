@@ -27,7 +27,7 @@ static char history[300];
 static void child(int out) {
     setenv("TERM", "xterm", 1);
     setenv("LC_ALL", "C.UTF-8", 1);
-    terminal *t = cli_terminal_open(history);
+    terminal *t = cli_terminal_open(history, NULL);
     terminal_event e;
     do {
         const char *text = "";

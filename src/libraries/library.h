@@ -1,0 +1,35 @@
+/* libraries/library.h - libraries of others that most runs do not need.
+ *
+ * tern and tern-lab load each of them at its first need (loaded.c); tests, plugins and static programs are linked with
+ * them (linked.c). The callers are the same: they include the library's own header, and ask here before their first
+ * call. Whoever reads in a sealed process asks before it is sealed. */
+#ifndef TN_LIBRARIES_LIBRARY_H
+#define TN_LIBRARIES_LIBRARY_H
+
+#include "base/status.h"
+
+typedef enum tn_library {
+    TN_LIBRARY_SQLITE,
+    TN_LIBRARY_ARCHIVE,
+    TN_LIBRARY_XML,
+    TN_LIBRARY_MICROHTTPD,
+    TN_LIBRARY_GNUTLS,
+    TN_LIBRARY_EDIT,
+    TN_LIBRARY_PNG,
+    TN_LIBRARY_JPEG,
+    TN_LIBRARY_WEBP,
+    TN_N_LIBRARIES
+} tn_library;
+
+/* NULL: every thread may call the library from now on; it stays. Else a sentence, which is constant and names the
+ * library, Debian's package and why it cannot be loaded. The first answer holds for the process and its children: one
+ * that is sealed looks for nothing itself. */
+const char *tn_library_lacks(tn_library l);
+
+static inline tern_status tn_library_need(tn_library l, tern_error *err) {
+    const char *why = tn_library_lacks(l);
+    TN_FAIL_IF(why, err, TERN_E_UNSUPPORTED, "%s", why);
+    return TERN_OK;
+}
+
+#endif
