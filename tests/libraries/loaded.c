@@ -74,7 +74,7 @@ static void who_does_not_ask_is_ended(void **state) {
     (void)state;
     assert_false(is_writable(&tn_slot_MHD_stop_daemon));
     if (getenv("TERN_EMULATED")) skip(); /* qemu's child of a fork hangs */
-    int said[2], status;
+    int said[2], status = 0;
     char line[128] = "";
     assert_int_equal(pipe(said), 0);
     pid_t pid = fork();
