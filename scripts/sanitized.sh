@@ -26,8 +26,8 @@ tests() { # name, folders of tests or "all", tests to leave out
     [ "$2" = all ] || only="^(${2// /|})/"
     ctest --test-dir "build-$1" --output-on-failure -j $(($(getconf _NPROCESSORS_ONLN) + 1)) -R "$only" -E "$3"
 }
-quick_asan="base text formats kernels npu model package attention prefill quant draft store engine documents lab server fuzz"
-quick_tsan="base sched npu package attention prefill store engine server" # documents: readers are processes, which the server's tests run
+quick_asan="base libraries text formats kernels npu model package attention prefill quant draft store engine documents lab server fuzz"
+quick_tsan="base libraries sched npu package attention prefill store engine server" # documents: readers are processes, which the server's tests run
 skipped="^server/(serve|clients|frameworks|edges|page|rag)$" # whole programs of clients take minutes; server/crowd has the threads
 alone="$skipped|^(server/(zod|look|edits|scores|forged|odd|usual|door|lora|pieces|embedding|depth)|engine/(scarce|grammar|layers|lora|estimate|pictures_whole|dflash|assistants|heads|hostile_blocks)|attention/sparse_decode)$" # no threads that others do not have
 if [ "${1:-}" = all ]; then quick_asan=all quick_tsan=all skipped="^$" alone="^$"; fi
