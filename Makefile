@@ -50,12 +50,12 @@ test: setup
 	@dpkg-query -W >$(BUILD)/tested-with 2>/dev/null || rm -f $(BUILD)/tested-with
 	@$(MAKE) --no-print-directory bare
 
-# Everything, where no optional tool is in sight (a make of its own, which sees ccache that has just been installed).
+# Builds everything with no optional tool in sight. A make of its own, so that it sees a ccache that `make test` has just installed.
 bare:
 	@bash scripts/compilers.sh bare
 
 # What takes longer: the tests that `make test` skipped, with their tools installed; sanitizers, AArch64, other compilers. CI runs both.
-# What leaves a processor idle (packages that come, an emulator of one thread, valgrind) has something beside it.
+# Steps that leave a processor idle (installing packages, a single-threaded emulator, valgrind) run beside another one.
 check: all
 	@bash scripts/beside.sh $(BUILD)/emulators.log "python3 scripts/figures.py --tern $(BUILD)/tern" "bash scripts/setup.sh $(EMULATORS)"
 	@cmake -S . -B $(BUILD) -G Ninja -DTERN_WERROR=$(WERROR) $(CMAKE_FLAGS) -U 'HEX_*' -U TERN_HEXAGON >$(BUILD)/configure.log 2>&1 || { cat $(BUILD)/configure.log; exit 1; }

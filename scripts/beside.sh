@@ -1,11 +1,9 @@
 #!/usr/bin/env bash
 # Runs one command, and another one beside it:  scripts/beside.sh LOG COMMAND OTHER
-# What COMMAND says is seen at once, what OTHER says when both have ended; LOG keeps it. Both run to their end, and it fails where one of them does.
+# Prints COMMAND's output as it comes and OTHER's when both have ended; LOG keeps it. Both run to their end; it fails if either did.
 set -u
-set -m # a group of its own, which ends with this
-bash -c "$3" >"$1" 2>&1 </dev/null &
-other=$!
-set +m
+setsid bash -c "$3" >"$1" 2>&1 </dev/null &
+other=$! # a group of its own, which ends with this
 trap 'kill -- -$other 2>/dev/null' EXIT
 bash -c "$2"
 rc=$?

@@ -5,7 +5,7 @@
 # What the machine has no compiler for is left out with a message (scripts/setup.sh --compilers).
 set -euo pipefail
 cd "$(dirname "$0")/.."
-# -O1, because this is about what compiles and links; the suite has the rest.
+# -O1 where ccache has nothing to give: this is about what compiles and links; the suite has the rest.
 common=(-G Ninja -DTERN_WERROR=ON -DCMAKE_BUILD_TYPE=Debug "-DCMAKE_C_FLAGS_DEBUG=-O1")
 built() { # folder, target: builds it, and shows what went wrong
     cmake --build "$1" --target "$2" >"$1/build.log" 2>&1 || { grep -E -B2 -A8 'FAILED|error:' "$1/build.log" | head -60; echo "compilers.sh: $1 does not build"; exit 1; }
@@ -21,7 +21,7 @@ bare() {
         $(command -v gcc cc ld as ar ranlib nm objcopy strip cmake ctest ninja pkg-config pkgconf python3 sh awk ccache); do
         ln -sf "$from" "$few/${from##*/}"
     done
-    # Where `make` used ccache the compiler and the flags are its own: what it has compiled is not compiled again, and what differs here is.
+    # If build/ was compiled with ccache, its compiler and flags are used, so that only what differs here is compiled again.
     local how=("${common[@]}")
     if [ -n "${CMAKE_C_COMPILER_LAUNCHER:-}" ] && grep -q '^CMAKE_C_COMPILER_LAUNCHER:[A-Z]*=.' build/CMakeCache.txt 2>/dev/null; then how=(-G Ninja -DTERN_WERROR=ON); fi
     PATH=$few cmake -S . -B build-bare "${how[@]}" -DCMAKE_C_COMPILER=cc -DTERN_HEXAGON=OFF -DTERN_CURL=OFF >/dev/null

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The libraries that a program loads when it needs them:  loads.py FILE...
 
-It tells them itself, in notes of its ELF file (https://systemd.io/ELF_DLOPEN_METADATA, src/libraries/stubs.h). One line each: its SONAME and what it is for."""
+The program names them itself, in ELF notes (https://systemd.io/ELF_DLOPEN_METADATA, src/libraries/stubs.h). One line each: its SONAME and what it is for."""
 import json
 import struct
 import sys

@@ -34,7 +34,7 @@ if [ "${1:-}" = all ]; then quick_asan=all quick_tsan=all skipped="^$" alone="^$
 export TERN_TEST_QUICK=1 # tests that repeat random cases do fewer under a sanitizer
 failed=0
 build asan address,undefined "$quick_asan"
-(build tsan thread "$quick_tsan") & # tests of servers wait, and a compiler does not
+(build tsan thread "$quick_tsan") & # compiled beside ASan's tests, which often wait for a server
 building=$!
 echo "tests under address,undefined:"
 tests asan "$quick_asan" "$skipped" || failed=1

@@ -80,8 +80,8 @@ typedef struct tn_attn_options {
     bool automatic; /* mode shadow: full instead if the package, the device or the length of the context rules
                        it out */
     float ratio;    /* mean share of the positions, 0..1 */
-    bool falls; /* from TN_ATTN_FALLS_FROM positions on the share falls with the root of their number, to its
-                   quarter at TN_ATTN_FALLS_TO; there it stays */
+    bool falls;     /* from TN_ATTN_FALLS_FROM positions on the share falls with the square root of their
+                   number, to a quarter of it at TN_ATTN_FALLS_TO, and stays there */
     int32_t n_buckets;   /* 1 or 9 */
     bool no_head_ratios; /* every head gets `ratio` */
     bool check;          /* also find the exact largest, and count how many were selected */

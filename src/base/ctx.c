@@ -82,7 +82,8 @@ static void count(tn_ctx *ctx, tn_mem_cat cat, size_t n_bytes, bool add) {
 
 static block_head *head_of(void *p) { return (block_head *)((char *)p - ALIGN); }
 
-/* Of a block of the default allocator: only the head of what lies before p is touched. */
+/* For blocks of the default allocator. Before p only the header is ever touched, so that page stays out of huge
+ * pages. */
 static void advise(char *base, char *p, size_t n_bytes, bool huge) {
 #if defined(__linux__) && defined(MADV_HUGEPAGE)
     (void)madvise(base, HUGE_ALIGN, MADV_NOHUGEPAGE);
@@ -96,7 +97,8 @@ void *tn_alloc(tn_ctx *ctx, tn_mem_cat cat, size_t n, size_t size) {
     size_t n_bytes, total;
     if (__builtin_mul_overflow(n, size, &n_bytes)) return NULL;
     /* Keys and values fill up slowly and in many places; with huge pages the first position of each layer
-     * would clear a whole page. They begin at one all the same, for tn_mem_fuse. */
+     * would clear a whole page. They are aligned to one all the
+     * same, so that tn_mem_fuse can move whole pages later. */
     bool ours = ctx->hooks.alloc == default_alloc, huge = n_bytes >= HUGE_MIN && (ours || cat != TN_MEM_KV);
     size_t align = huge ? (size_t)HUGE_ALIGN : (size_t)ALIGN;
     /* A header at the beginning of a huge page would clear the page here, on the thread that opens a

@@ -301,8 +301,8 @@ static bool is_told_to_end(void *ends) {
            (sigismember(ends, SIGTERM) && sigismember(&come, SIGTERM));
 }
 
-/* Before it gives up files, and once for all who read for it. What documents and pictures lack they say when there are
- * some. */
+/* Before the server gives up its files, and once for the readers that are forked from it. A library that documents or
+ * pictures lack is reported when one is sent. */
 static tern_status load_libraries(tern_error *err) {
     static const tn_library others[] = {TN_LIBRARY_SQLITE, TN_LIBRARY_ARCHIVE, TN_LIBRARY_XML,
                                         TN_LIBRARY_PNG,    TN_LIBRARY_JPEG,    TN_LIBRARY_WEBP};

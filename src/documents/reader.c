@@ -81,7 +81,8 @@ static tern_status seal(void *user, const char *path, bool pdf, tern_error *err)
     return st == TERN_E_UNSUPPORTED ? TERN_OK : st;
 }
 
-/* Loads what reading the document takes: its own process, which has it from here, is sealed when it needs it. */
+/* Loads the libraries that this document takes. The process that reads it is forked from this one and inherits them;
+ * once sealed it could not load them itself. */
 static void prepare(const char *path) {
     char mark[4];
     struct stat sb;

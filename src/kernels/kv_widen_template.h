@@ -7,7 +7,7 @@
 
 enum { KV_AHEAD = 4096 }; /* bytes: what is read is asked for so far ahead, about a span */
 
-/* ahead: what comes next in memory is read next. Of a list's positions it is not. */
+/* ahead: the bytes that follow in memory are read next, so they are prefetched. Not so for positions of a list. */
 INLINE void widen_halves(const uint16_t *h, size_t n, float *out, bool ahead) {
     size_t i = 0;
     for (; i + W <= n; i += W) {

@@ -21,9 +21,9 @@ typedef enum tn_library {
     TN_N_LIBRARIES
 } tn_library;
 
-/* NULL: every thread may call the library from now on; it stays. Else a sentence, which is constant and names the
- * library, Debian's package and why it cannot be loaded. The first answer holds for the process and its children: one
- * that is sealed looks for nothing itself. */
+/* Returns NULL when the library is loaded: any thread may call it from then on, and it is never unloaded. Otherwise
+ * returns a constant sentence that names the library, its Debian package and the reason. It is decided once per
+ * process; children forked later inherit it, so a sealed one never searches. */
 const char *tn_library_lacks(tn_library l);
 
 static inline tern_status tn_library_need(tn_library l, tern_error *err) {

@@ -1,5 +1,5 @@
-/* For tern and tern-lab: opens a library where somebody asks for it. What the linker found, the loader looks for: its
- * SONAME (TN_SO_..., by CMakeLists.txt), where all libraries are. */
+/* For tern and tern-lab: opens a library when somebody asks for it. dlopen gets the SONAME of the library that CMake
+ * found (TN_SO_...) and searches the usual folders for it. */
 #include "libraries/library.h"
 #include "libraries/stubs.h"
 
@@ -93,7 +93,7 @@ const char *tn_library_lacks(tn_library which) {
         if ((at = atomic_load(&l->at)) == UNTRIED) {
             const char *why = load(l->is);
             at = why ? LACKING : LOADED;
-            if (why) /* the server shows clients no paths: the loader's words come last */
+            if (why) /* the loader's words may hold a path, which the server cuts off for clients: they come last */
                 snprintf(l->why, sizeof l->why,
                          "%s, for %s, cannot be loaded (Debian: apt-get install %s): %s", l->is->file,
                          l->is->what, l->is->package, why);

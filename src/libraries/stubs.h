@@ -1,14 +1,14 @@
 /* libraries/stubs.h - the functions of a library under their own names, in a program that is not linked with it.
  *
- * Each is a jump through a slot, which loaded.c fills with the library's function: arguments, variable ones too, and
- * results pass by untouched. Slots lie where the dynamic linker leaves nothing writable (RELRO), as its own table does. One file for each library lists its functions. A function that is called and not listed
- * is an error of the linker's. Internal to libraries/. */
+ * Each is a jump through a slot that loaded.c fills with the function's address, so arguments (variadic ones too)
+ * and results pass unchanged. Slots lie in RELRO: read-only, except while a library is loaded. One file for each
+ * library lists its functions; one that is called and not listed is a linker error. Internal to libraries/. */
 #ifndef TN_LIBRARIES_STUBS_H
 #define TN_LIBRARIES_STUBS_H
 
 #include <stddef.h>
 
-/* What a slot holds before its library is loaded: it ends the program, for somebody did not ask. */
+/* What every slot holds until its library is loaded: a caller that did not ask first ends the program here. */
 __attribute__((visibility("hidden"))) void tn_library_not_loaded(void);
 
 typedef struct tn_stub {
@@ -32,7 +32,8 @@ typedef struct tn_stub {
                                                                 "\n .popsection\n");
 #define TN_STUB_ROW(f) {#f, &tn_slot_##f},
 
-/* A library: its SONAME, Debian's package, what it is for in tern. Its functions end in NULL. */
+/* A library: its SONAME, Debian's package, what it is for in tern. `stubs` ends with a row
+ * whose name is NULL. */
 typedef struct tn_loaded {
     const char *file, *package, *what;
     const tn_stub *stubs;

@@ -8,7 +8,7 @@
 #include <string.h>
 
 enum {
-    HUGE = 2 << 20,
+    HUGE_PAGE = 2 << 20,
     FUSE_FROM = 3072
 }; /* bytes of a huge page; positions from which on they are thought of */
 
@@ -136,9 +136,9 @@ static uint64_t state_bytes(const void *self) {
  * not need. */
 static void fuse(const tn_kv *kv, uint8_t *cells, int32_t n_tok) {
     const uintptr_t base = (uintptr_t)cells;
-    uintptr_t page = (base + HUGE - 1) / HUGE * HUGE;
-    for (; page + HUGE <= base + kv->layers[kv->n_layers].at; page += HUGE) {
-        size_t filled = 0, from = page - base, to = from + HUGE;
+    uintptr_t page = (base + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
+    for (; page + HUGE_PAGE <= base + kv->layers[kv->n_layers].at; page += HUGE_PAGE) {
+        size_t filled = 0, from = page - base, to = from + HUGE_PAGE;
         for (int32_t l = 0; l < kv->n_layers; l++) {
             const struct tn_kv_layer *at = &kv->layers[l];
             size_t used = (size_t)n_tok / TN_KV_PANEL * tn_kv_panel_bytes(kv->type, (size_t)at->d_head);
@@ -150,12 +150,12 @@ static void fuse(const tn_kv *kv, uint8_t *cells, int32_t n_tok) {
                 if (begin < end) filled += end - begin;
             }
         }
-        if (filled >= HUGE / 4 * 3) tn_mem_fuse(kv->ctx, (void *)page, HUGE);
+        if (filled >= HUGE_PAGE / 4 * 3) tn_mem_fuse(kv->ctx, (void *)page, HUGE_PAGE);
     }
 }
 
-/* The first n_tok positions are filled. Once they are many, what they fill moves to huge pages, of which a
- * step reads through fewer. */
+/* The first n_tok positions are filled. Once there are many, the memory they fill moves to huge pages: a step
+ * then touches fewer pages. */
 static void grown(tn_kv *kv, int32_t n_tok) {
     if (n_tok < kv->fuse_at) return;
     while (kv->fuse_at <= n_tok && kv->fuse_at <= INT32_MAX / 2) kv->fuse_at *= 2;

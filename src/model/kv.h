@@ -24,7 +24,7 @@ typedef struct tn_kv {
     int32_t cap_tok;              /* multiple of TN_KV_PANEL */
     int16_t index[TN_MAX_LAYERS]; /* which of those a layer reads; -1: it does not attend, and must not be
                                      asked for */
-    int32_t fuse_at;              /* positions at which huge pages are thought of next */
+    int32_t fuse_at;              /* positions at which pages are fused next; it doubles each time */
     uint8_t *k, *v;               /* layer by layer [kv head][head_bytes]; joint: k is NULL */
 } tn_kv;
 

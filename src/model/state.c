@@ -316,6 +316,7 @@ tern_status tn_state_load(tn_state *s, const tn_hparams *h, int32_t n_tok, tn_kv
         bool other = p->ops == &tn_kv_state && s->kv.type != kv;
         tn_kv saved;
         if (other) TN_TRY(tn_kv_open(s->ctx, h, n_tok, kv, &saved, err));
+        if (other) saved.fuse_at = INT32_MAX; /* it is soon gone */
         p->ops->transfer(other ? &saved : p->self, n_tok, false, get, user);
         if (!other) continue;
         tn_kv_convert(&saved, n_tok, &s->kv);

@@ -92,12 +92,13 @@ uint64_t tn_checkpoints_identity(const tern_session *s) {
     const tn_npu_model *heads =
         tn_engine_heads(e); /* of a package, or of a file, where the beginning is measured too */
     char text[256];
-    int n = snprintf(text, sizeof text, "%d %d %d %d %d %.6f %d %d %d %d %d %d %d %.6f",
-                     (int)e->model->scheme, (int)s->state.kv.type, e->npu ? (int)e->npu->chunk : 0,
-                     (int)a->mode, a->automatic, (double)a->ratio, a->falls, a->n_buckets, a->no_head_ratios,
-                     a->share_rows, a->pool_heads, heads ? tn_sparse_attn_from(heads, a) : a->threshold,
-                     heads ? tn_sparse_decode_from(heads, &e->model->h, a, INT32_MAX) : a->decode,
-                     (double)a->decode_ratio);
+    int n =
+        snprintf(text, sizeof text, "%d %d %d %d %d %.6f %d %d %d %d %d %d %d %.6f", (int)e->model->scheme,
+                 (int)s->state.kv.type, e->npu ? (int)e->npu->chunk : 0, (int)a->mode, a->automatic,
+                 (double)a->ratio, a->falls ? TN_ATTN_FALLS_TO : 0, a->n_buckets, a->no_head_ratios,
+                 a->share_rows, a->pool_heads, heads ? tn_sparse_attn_from(heads, a) : a->threshold,
+                 heads ? tn_sparse_decode_from(heads, &e->model->h, a, INT32_MAX) : a->decode,
+                 (double)a->decode_ratio);
     return XXH64(text, (size_t)n, tn_model_fingerprint(e->model) ^ tn_lora_mix_id(&s->mix));
 }
 

@@ -210,6 +210,22 @@ static void end_turn(tn_images_turns *t) {
     pthread_mutex_unlock(&t->mu);
 }
 
+/* Clients are not told where files lie: of every path its last name is left. */
+static void hide_folders(tern_error *err) {
+    char *to = err->message;
+    for (const char *at = err->message; *at;) {
+        const size_t n = strcspn(at, " ");
+        const char *last = at;
+        for (size_t i = 0; i < n; i++)
+            if (at[i] == '/' && i + 1 < n) last = at + i + 1;
+        memmove(to, last, (size_t)(at + n - last));
+        to += at + n - last;
+        at += n;
+        while (*at == ' ') *to++ = *at++;
+    }
+    *to = 0;
+}
+
 static tern_status look_at(const json_t *p, tern_engine *e, const tn_images_from *from, tn_look **out,
                            tern_error *err) {
     const json_t *url = json_object_get(p, "url"), *data = json_object_get(p, "data");
@@ -226,28 +242,13 @@ static tern_status look_at(const json_t *p, tern_engine *e, const tn_images_from
     take_turn(from->turns);
     st = tn_picture_decode_sealed(from->reader, &ctx, (const uint8_t *)bytes.p, bytes.n, &picture, err);
     free(bytes.p);
+    if (st != TERN_OK) hide_folders(err);
     if (st == TERN_OK) {
         st = tn_look_at(e, &picture, json_is_true(json_object_get(p, "low")), out, err);
         tn_picture_free(&picture);
     }
     end_turn(from->turns);
     return st;
-}
-
-/* Clients are not told where files lie: of every path its last name is left. */
-static void hide_folders(tern_error *err) {
-    char *to = err->message;
-    for (const char *at = err->message; *at;) {
-        const size_t n = strcspn(at, " ");
-        const char *last = at;
-        for (size_t i = 0; i < n; i++)
-            if (at[i] == '/' && i + 1 < n) last = at + i + 1;
-        memmove(to, last, (size_t)(at + n - last));
-        to += at + n - last;
-        at += n;
-        while (*at == ' ') *to++ = *at++;
-    }
-    *to = 0;
 }
 
 tern_status tn_images_look(const tn_request *r, tern_engine *e, const tn_images_from *from, tn_look ***looks,

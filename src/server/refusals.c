@@ -21,6 +21,7 @@ tern_status tn_own_files(tern_error *err) {
                               : "the disk is full: nothing was kept");
     if (err->message[0] != '/') { /* "no memory to write PATH" */
         char *path = strstr(err->message, " /");
+        while (path && path > err->message && path[-1] == ':') path--;
         if (path) *path = 0;
         return err->code;
     }

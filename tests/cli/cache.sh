@@ -17,7 +17,7 @@ notices() {
 }
 ask() { notices "$tern" run -m "$tmp/m.gguf" -p "hello the world" -n 3 --temp 0 --ignore-eos --pack "$1"; }
 packages() { "$tern" cache ls --json 2>"$tmp/err" | python3 -c 'import json,sys; print(sum(not e["unfinished"] for e in json.load(sys.stdin)))'; }
-# So many are made: who waits for that asks the folder before the program.
+# Are there so many packages? Looks into the folder first, which costs less than starting the program.
 made() {
     local f n=0
     for f in "$tmp"/cache/tern/packages/*.tern; do [ ! -e "$f" ] || n=$((n + 1)); done

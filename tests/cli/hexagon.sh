@@ -32,7 +32,7 @@ same() { # FLAGS: as the host's
 }
 figure() { python3 -c 'import json,sys; print(json.load(open(sys.argv[1]))["prefill"][sys.argv[2]])' "$tmp/got.json" "$1"; }
 
-run want -m "$tmp/tiny.gguf" --npu host # a float model is packed for the device it names: a small one, of which that is as much as the rest
+run want -m "$tmp/tiny.gguf" --npu host # a float model is packed for the device it names (a small one: packing a larger one takes as long as the rest of the test)
 same -m "$tmp/tiny.gguf"
 
 "$tern" pack "$model" -o "$tmp/w8.tern" --quick --calib "$model/calib.txt" >/dev/null 2>&1 || fail "pack"

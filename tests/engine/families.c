@@ -103,7 +103,7 @@ static void write_model(const char *name, tn_dtype dtype) {
         prompt[i] = i % 7 < 4 ? 60 + i % 11 : (i * 37 + i / 5) % 250; /* parts come again */
 }
 
-/* One test after the other about a family finds the first one's package. */
+/* The second test about a family reuses the package that the first one made. */
 static int setup(void **state) {
     static const family *made;
     const family *f = *state;
