@@ -16,7 +16,7 @@ run --max-memory 8M >/dev/null 2>"$tmp/err" && fail "8 MiB are enough for everyt
 [ $? = 1 ] || true
 grep -q "max-memory allows 8$" "$tmp/err" || fail "refused without the numbers: $(cat "$tmp/err")"
 [ "$(wc -l <"$tmp/err")" = 1 ] || fail "more than one line: $(cat "$tmp/err")"
-for kib in 18400 18200 18000 17800 17600 17400 17200; do
+for kib in 12256 12056 11856 11656 11456 11256 11056; do
     run --max-memory ${kib}K --json --explain >"$tmp/some.json" 2>/dev/null && grep -q '"experts"' "$tmp/some.json" && break
 done
 grep -q '"experts"' "$tmp/some.json" || fail "no memory between all and none"
