@@ -17,7 +17,7 @@
 #define MADV_COLLAPSE 25 /* which older headers do not name */
 #endif
 
-enum { ALIGN = 64, HUGE_ALIGN = 2 << 20, HUGE_MIN = 4 << 20 };
+enum { ALIGN = 64, HUGE_MIN = 4 << 20 };
 
 /* A header occupies the 64 bytes before every block. */
 typedef struct block_head {
@@ -86,7 +86,7 @@ static block_head *head_of(void *p) { return (block_head *)((char *)p - ALIGN); 
  * pages. */
 static void advise(char *base, char *p, size_t n_bytes, bool huge) {
 #if defined(__linux__) && defined(MADV_HUGEPAGE)
-    (void)madvise(base, HUGE_ALIGN, MADV_NOHUGEPAGE);
+    (void)madvise(base, TN_HUGE_PAGE, MADV_NOHUGEPAGE);
     if (huge) (void)madvise(p, n_bytes, MADV_HUGEPAGE);
 #else
     (void)base, (void)p, (void)n_bytes, (void)huge;
@@ -97,14 +97,14 @@ void *tn_alloc(tn_ctx *ctx, tn_mem_cat cat, size_t n, size_t size) {
     size_t n_bytes, total;
     if (__builtin_mul_overflow(n, size, &n_bytes)) return NULL;
     /* Keys and values fill up slowly and in many places; with huge pages the first position of each layer
-     * would clear a whole page. They are aligned to one all the
-     * same, so that tn_mem_fuse can move whole pages later. */
+     * would clear a whole page. They are aligned to one all the same, so that tn_mem_fuse can move whole
+     * pages later. */
     bool ours = ctx->hooks.alloc == default_alloc, huge = n_bytes >= HUGE_MIN && (ours || cat != TN_MEM_KV);
-    size_t align = huge ? (size_t)HUGE_ALIGN : (size_t)ALIGN;
+    size_t align = huge ? (size_t)TN_HUGE_PAGE : (size_t)ALIGN;
     /* A header at the beginning of a huge page would clear the page here, on the thread that opens a
      * model, instead of on the threads that fill the block. So a block begins at a huge page, with its
      * header before it. Untouched addresses cost nothing with the default allocator; a host's may differ. */
-    size_t front = huge && ours ? (size_t)HUGE_ALIGN : (size_t)ALIGN;
+    size_t front = huge && ours ? (size_t)TN_HUGE_PAGE : (size_t)ALIGN;
     if (__builtin_add_overflow(n_bytes, front, &total)) return NULL;
     char *base = ctx->hooks.alloc(ctx->hooks.user, total, align);
     if (!base) return NULL;

@@ -37,6 +37,7 @@ void *tn_realloc(tn_ctx *ctx, tn_mem_cat cat, void *p, size_t n, size_t size);
 char *tn_strdup(tn_ctx *ctx, tn_mem_cat cat, const char *s);
 char *tn_strndup(tn_ctx *ctx, tn_mem_cat cat, const char *s, size_t n);
 void tn_free(tn_ctx *ctx, void *p); /* NULL-safe */
+enum { TN_HUGE_PAGE = 2 << 20 };    /* bytes */
 /* Moves the n bytes at p, allocated with ctx, into huge pages where the system can (Linux 6.1). Their contents stay;
  * it costs about as much as copying them. A failure is ignored. */
 void tn_mem_fuse(tn_ctx *ctx, void *p, size_t n);

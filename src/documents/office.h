@@ -13,7 +13,8 @@ static inline bool tn_doc_is_container(const char *bytes, size_t n) {
     return n >= 4 && !memcmp(bytes, "PK\3\4", 4);
 }
 
-/* Loads what reading one takes, where that can be loaded: before a process is sealed, or has a child that will be. */
+/* Loads the libraries that reading one takes, if they can be loaded. Call it before sealing this process, or before
+ * forking one that will be sealed. */
 void tn_doc_office_prepare(void);
 
 /* Reads docx, pptx, xlsx, odt, ods, odp and epub; a container's entries say which it is. Where there is no text

@@ -1,6 +1,7 @@
 #include "documents/reader.h"
 
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/status.h"
 #include "documents/file_text.h"
 #include "documents/office.h"
@@ -16,7 +17,6 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -86,10 +86,9 @@ static tern_status seal(void *user, const char *path, bool pdf, tern_error *err)
 static void prepare(const char *path) {
     char mark[4];
     struct stat sb;
-    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    const int fd = tn_file_open_regular(path, &sb, NULL);
     if (fd < 0) return;
-    if (!fstat(fd, &sb) && S_ISREG(sb.st_mode) && read(fd, mark, sizeof mark) == sizeof mark &&
-        tn_doc_is_container(mark, sizeof mark))
+    if (read(fd, mark, sizeof mark) == sizeof mark && tn_doc_is_container(mark, sizeof mark))
         tn_doc_office_prepare();
     close(fd);
 }

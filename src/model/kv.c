@@ -7,10 +7,7 @@
 #include <assert.h>
 #include <string.h>
 
-enum {
-    HUGE_PAGE = 2 << 20,
-    FUSE_FROM = 3072
-}; /* bytes of a huge page; positions from which on they are thought of */
+enum { FUSE_FROM = 3072 }; /* positions below which no pages are fused */
 
 uint64_t tn_kv_bytes_of(const tn_hparams *h, int32_t n_ctx, tn_kv_type type) {
     uint64_t panels = ((uint64_t)n_ctx + TN_KV_PANEL - 1) / TN_KV_PANEL;
@@ -136,9 +133,9 @@ static uint64_t state_bytes(const void *self) {
  * not need. */
 static void fuse(const tn_kv *kv, uint8_t *cells, int32_t n_tok) {
     const uintptr_t base = (uintptr_t)cells;
-    uintptr_t page = (base + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
-    for (; page + HUGE_PAGE <= base + kv->layers[kv->n_layers].at; page += HUGE_PAGE) {
-        size_t filled = 0, from = page - base, to = from + HUGE_PAGE;
+    uintptr_t page = (base + TN_HUGE_PAGE - 1) / TN_HUGE_PAGE * TN_HUGE_PAGE;
+    for (; page + TN_HUGE_PAGE <= base + kv->layers[kv->n_layers].at; page += TN_HUGE_PAGE) {
+        size_t filled = 0, from = page - base, to = from + TN_HUGE_PAGE;
         for (int32_t l = 0; l < kv->n_layers; l++) {
             const struct tn_kv_layer *at = &kv->layers[l];
             size_t used = (size_t)n_tok / TN_KV_PANEL * tn_kv_panel_bytes(kv->type, (size_t)at->d_head);
@@ -150,7 +147,7 @@ static void fuse(const tn_kv *kv, uint8_t *cells, int32_t n_tok) {
                 if (begin < end) filled += end - begin;
             }
         }
-        if (filled >= HUGE_PAGE / 4 * 3) tn_mem_fuse(kv->ctx, (void *)page, HUGE_PAGE);
+        if (filled >= TN_HUGE_PAGE / 4 * 3) tn_mem_fuse(kv->ctx, (void *)page, TN_HUGE_PAGE);
     }
 }
 

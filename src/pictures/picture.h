@@ -28,7 +28,8 @@ const char *tn_picture_format(const uint8_t *bytes, size_t n);
 /* Tells whether this build reads the kind. */
 bool tn_picture_reads(tn_picture_kind kind);
 
-/* Loads what decoding these bytes takes: before a process is sealed, or has a child that will be. */
+/* Loads the library that decoding these bytes takes. Call it before sealing this process, or before forking one that
+ * will be sealed. */
 tern_status tn_picture_need(const uint8_t *bytes, size_t n, tern_error *err);
 
 /* Decodes a file's bytes. Sizes are checked against the limits (media/pixels.h) before anything is allocated for them, and what
